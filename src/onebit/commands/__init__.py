@@ -1,0 +1,1 @@
+"""The commands of the `onebit` program, one file a topic."""
