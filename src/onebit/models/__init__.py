@@ -1,0 +1,1 @@
+"""Model files: reading what they are, and fetching them."""
