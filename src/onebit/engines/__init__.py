@@ -1,0 +1,1 @@
+"""Engine processes: finding and compiling builds, starting, watching, stopping."""
