@@ -1,0 +1,1 @@
+"""Which slot on which engine a request gets, and who waits for one."""

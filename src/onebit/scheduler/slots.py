@@ -1,0 +1,114 @@
+"""The slot ledger: choosing an engine and reserving its slots is one locked step.
+
+Synchronous on purpose, so nothing can come between check and take. An early version of the router this
+project grew from asked "is the first engine free?" for a whole burst before any request had claimed it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, replace
+
+from onebit.scheduler.choose import EngineView, Need, Standing, choose
+
+# Conversations remembered for the prompt cache. An engine holds as many warm prompts as it has slots, so a few
+# thousand outlive every cache; an entry is about 100 bytes.
+_REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Slots taken on one engine, to be given back exactly once."""
+
+    id: int
+    engine: str
+    slots: int
+
+
+class SlotLedger:
+    """Who holds which slots. Thread-safe; every method is one short locked step."""
+
+    def __init__(self, engines: Iterable[EngineView]) -> None:
+        self._lock = threading.Lock()
+        self._engines: dict[str, EngineView] = {e.name: e for e in engines}
+        self._claims: dict[int, Claim] = {}
+        self._served = dict.fromkeys(self._engines, 0)
+        self._in_use = 0  # the sum over the engines
+        self._ids = itertools.count(1)
+        self._last: OrderedDict[int, str] = OrderedDict()
+
+    def claim(self, need: Need, blocked: Set[str] = frozenset()) -> Claim | None:
+        """Choose an engine for `need` and take its slots; None when there is no room now."""
+        with self._lock:
+            last = self._last.get(need.conversation) if need.conversation is not None else None
+            name = choose(tuple(self._engines.values()), need, last=last, blocked=blocked)
+            if name is None:
+                return None
+            engine = self._engines[name]
+            claim = Claim(next(self._ids), name, engine.slots_for(need))
+            self._claims[claim.id] = claim
+            self._served[name] += 1
+            self._in_use += claim.slots
+            self._engines[name] = replace(engine, in_use=engine.in_use + claim.slots)
+            if need.conversation is not None:
+                self._remember(need.conversation, name)
+            return claim
+
+    def release(self, claim: Claim) -> None:
+        """Give the slots back. Raises KeyError when they were given back before: that is a bug, not an event."""
+        with self._lock:
+            del self._claims[claim.id]
+            engine = self._engines[claim.engine]
+            self._in_use -= claim.slots
+            self._engines[claim.engine] = replace(engine, in_use=engine.in_use - claim.slots)
+
+    def set_standing(self, name: str, standing: Standing) -> None:
+        """An engine came up, went down, or is gone for good. Claims on it stay until they are released."""
+        with self._lock:
+            self._engines[name] = replace(self._engines[name], standing=standing)
+
+    def hopeless(self, need: Need) -> bool:
+        """True when no engine can ever serve `need`: waiting makes no sense."""
+        with self._lock:
+            return not any(e.may_serve(need) for e in self._engines.values())
+
+    def contenders(self, need: Need) -> frozenset[str]:
+        """The engines that could serve `need`, now or later."""
+        with self._lock:
+            return frozenset(e.name for e in self._engines.values() if e.may_serve(need))
+
+    def views(self) -> tuple[EngineView, ...]:
+        """A consistent picture of all engines."""
+        with self._lock:
+            return tuple(self._engines.values())
+
+    def served(self) -> dict[str, int]:
+        """Claims so far, by engine."""
+        with self._lock:
+            return dict(self._served)
+
+    @property
+    def in_use(self) -> int:
+        """Slots claimed, over all engines."""
+        return self._in_use
+
+    def check_invariants(self) -> None:
+        """The books balance: claimed + free = all, on every engine. Raises AssertionError."""
+        with self._lock:
+            if self._in_use != sum(c.slots for c in self._claims.values()):
+                raise AssertionError(f"{self._in_use} slots counted, but the claims hold another number")
+            for engine in self._engines.values():
+                claimed = sum(c.slots for c in self._claims.values() if c.engine == engine.name)
+                if claimed != engine.in_use or not 0 <= engine.in_use <= engine.limit:
+                    raise AssertionError(
+                        f"{engine.name}: {claimed} claimed, {engine.in_use} counted, of {engine.limit}"
+                    )
+
+    def _remember(self, conversation: int, engine: str) -> None:
+        self._last[conversation] = engine
+        self._last.move_to_end(conversation)
+        if len(self._last) > _REMEMBERED:
+            self._last.popitem(last=False)

@@ -1,0 +1,130 @@
+"""Lock-and-claim: from many threads and tasks at once, the burst is split exactly."""
+
+from __future__ import annotations
+
+import threading
+
+import anyio
+import pytest
+
+from onebit.scheduler.choose import EngineView, Need, Standing
+from onebit.scheduler.slots import Claim, SlotLedger
+
+ROUNDS = 1000
+
+
+def adaptive() -> SlotLedger:
+    return SlotLedger([EngineView("first", 8, rank=0, row_limit=8), EngineView("second", 16, rank=1)])
+
+
+def counts(claims: list[Claim | None]) -> tuple[int, int, int]:
+    names = [c.engine if c else None for c in claims]
+    return names.count("first"), names.count("second"), names.count(None)
+
+
+def test_a_burst_from_many_threads_is_split_exactly_every_time() -> None:
+    """24 at once on 8 + 16 slots, 1,000 times in a row; a 25th gets nothing."""
+    ledger = adaptive()
+    burst = 25
+    barrier = threading.Barrier(burst + 1)
+    claims: list[Claim | None] = [None] * burst
+
+    def client(index: int) -> None:
+        for _ in range(ROUNDS):
+            barrier.wait()
+            claims[index] = ledger.claim(Need(conversation=index))
+            barrier.wait()
+
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(burst)]
+    for thread in threads:
+        thread.start()
+    seen = set()
+    for _ in range(ROUNDS):
+        barrier.wait()
+        barrier.wait()
+        seen.add(counts(claims))
+        ledger.check_invariants()
+        for claim in claims:
+            if claim is not None:
+                ledger.release(claim)
+    for thread in threads:
+        thread.join()
+    assert seen == {(8, 16, 1)}
+    assert ledger.in_use == 0
+
+
+@pytest.mark.anyio
+async def test_a_burst_from_many_tasks_is_split_exactly_every_time() -> None:
+    ledger = adaptive()
+    for _ in range(ROUNDS):
+        claims: list[Claim | None] = []
+
+        async def client(into: list[Claim | None] = claims) -> None:
+            await anyio.sleep(0)
+            into.append(ledger.claim(Need()))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(24):
+                group.start_soon(client)
+        assert counts(claims) == (8, 16, 0)
+        ledger.check_invariants()
+        for claim in claims:
+            assert claim is not None
+            ledger.release(claim)
+
+
+def test_a_claim_is_given_back_exactly_once() -> None:
+    ledger = adaptive()
+    claim = ledger.claim(Need())
+    assert claim is not None
+    ledger.release(claim)
+    with pytest.raises(KeyError):
+        ledger.release(claim)
+    ledger.check_invariants()
+    assert ledger.in_use == 0
+
+
+def test_claims_outlive_the_engine_they_are_on() -> None:
+    """An engine that dies keeps its claims until their requests have noticed; then the books balance again."""
+    ledger = adaptive()
+    claim = ledger.claim(Need(sequences=3))
+    assert claim == Claim(1, "first", 3)
+    ledger.set_standing("first", Standing.COMING)
+    other = ledger.claim(Need())
+    assert other is not None and other.engine == "second"
+    ledger.release(claim)
+    ledger.release(other)
+    ledger.check_invariants()
+
+
+def test_a_conversation_stays_where_its_cache_is() -> None:
+    ledger = SlotLedger([EngineView("a", 4), EngineView("b", 4)])
+    held = ledger.claim(Need())
+    assert held is not None and held.engine == "a"
+    first = ledger.claim(Need(conversation=7))
+    assert first is not None and first.engine == "b"  # the emptier one
+    ledger.release(held)
+    ledger.release(first)
+    busy = [ledger.claim(Need()) for _ in range(2)]
+    assert [c.engine for c in busy if c] == ["a", "b"]
+    again = ledger.claim(Need(conversation=7))
+    assert again is not None and again.engine == "b"
+
+
+def test_the_memory_of_conversations_is_bounded() -> None:
+    ledger = SlotLedger([EngineView("a", 1)])
+    for conversation in range(10_000):
+        claim = ledger.claim(Need(conversation=conversation))
+        assert claim is not None
+        ledger.release(claim)
+    assert len(ledger._last) <= 4096
+
+
+def test_hopeless_is_when_nobody_ever_can() -> None:
+    ledger = SlotLedger([EngineView("mtp", 1, drafting=True), EngineView("plain", 1)])
+    assert not ledger.hopeless(Need(plain=True))
+    ledger.set_standing("plain", Standing.COMING)
+    assert not ledger.hopeless(Need(plain=True))
+    ledger.set_standing("plain", Standing.GONE)
+    assert ledger.hopeless(Need(plain=True))
+    assert not ledger.hopeless(Need())
