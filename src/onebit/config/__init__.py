@@ -1,0 +1,1 @@
+"""Flags, environment and YAML become one frozen configuration."""
