@@ -1,0 +1,5 @@
+"""`python -m onebit`."""
+
+from onebit.cli import main
+
+main()

@@ -1,0 +1,66 @@
+"""The `onebit` program: its commands, and the one place where an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from onebit import __version__
+from onebit.commands import console, doctor, engines, models, serve
+from onebit.errors import OnebitError
+
+app = typer.Typer(
+    name="onebit",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Share one GPU among many users: engines, slots and one OpenAI-compatible endpoint.",
+)
+app.command("serve")(serve.serve)
+app.command("doctor")(doctor.doctor)
+app.add_typer(engines.app, name="engines")
+app.add_typer(models.app, name="models")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"onebit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Nothing but the options that belong to no command."""
+
+
+def main() -> None:
+    """Entry point. What stands after `--` is for the engine and never reaches the parser."""
+    args = sys.argv[1:]
+    cut = args.index("--") if "--" in args else len(args)
+    try:
+        app(args=args[:cut], prog_name="onebit", obj=tuple(args[cut + 1 :]))
+    except OnebitError as error:
+        _show(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # `onebit … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _show(error: OnebitError) -> None:
+    from rich.text import Text
+
+    err = console.err()
+    err.print(Text.assemble(("error: ", "bold red"), error.message))
+    if error.hint:
+        err.print(Text.assemble(("  fix: ", "bold green"), error.hint))

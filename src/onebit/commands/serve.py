@@ -1,0 +1,357 @@
+"""`onebit serve`: from the command line to a running server, and what a person sees on the way."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from onebit.config.schema import ServeConfig
+    from onebit.engines.device import Build
+    from onebit.engines.plan import Plan
+    from onebit.serve import Ending, Listener, Server
+
+_MODEL, _ENGINES, _ENDPOINT = "Model", "Engines", "Endpoint"
+
+
+def _opt(*names: str, help: str, panel: str, metavar: str | None = None) -> Any:
+    """An option whose environment variable is named like its long flag."""
+    long = next(n for n in names if n.startswith("--")).split("/")[0]
+    return typer.Option(
+        *names,
+        help=help,
+        rich_help_panel=panel,
+        metavar=metavar,
+        envvar="ONEBIT_" + long[2:].replace("-", "_").upper(),
+        show_envvar=False,
+        show_default=False,
+    )
+
+
+def serve(
+    context: typer.Context,
+    model_argument: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="The same as --model.", show_default=False)
+    ] = None,
+    config: Annotated[
+        Path | None, _opt("--config", help="YAML file with these settings.", panel=_ENDPOINT, metavar="FILE")
+    ] = None,
+    # --- the model
+    model: Annotated[
+        str | None,
+        _opt("--model", "-m", help="GGUF file, `demo` (the default), hf:owner/repo:quant or URL.", panel=_MODEL),
+    ] = None,
+    alias: Annotated[
+        str | None,
+        _opt("--alias", "-a", help="The model's name for clients (default the file's).", panel=_MODEL),
+    ] = None,
+    ctx_size: Annotated[
+        int | None,
+        _opt(
+            "--ctx-size",
+            "-c",
+            help="Tokens of context in EACH slot (default 4096); 0: all the model has.",
+            panel=_MODEL,
+        ),
+    ] = None,
+    lora: Annotated[
+        list[str] | None,
+        _opt("--lora", help="LoRA adapter to apply; may be repeated.", panel=_MODEL, metavar="FILE[:SCALE]"),
+    ] = None,
+    embeddings: Annotated[
+        bool | None, _opt("--embeddings/--no-embeddings", help="Offer /v1/embeddings too.", panel=_MODEL)
+    ] = None,
+    # --- the engines
+    device: Annotated[
+        str | None,
+        _opt(
+            "--device",
+            "-dev",
+            help="cpu, vulkan, rocm, cuda, metal, or vulkan:1; FIRST,OVERFLOW with --adaptive.",
+            panel=_ENGINES,
+        ),
+    ] = None,
+    parallel: Annotated[
+        str | None,
+        _opt(
+            "--parallel",
+            "-np",
+            help="Slots that decode together (default 4); N,M with --adaptive.",
+            panel=_ENGINES,
+            metavar="N",
+        ),
+    ] = None,
+    adaptive: Annotated[
+        bool | None,
+        _opt(
+            "--adaptive/--no-adaptive",
+            help="Two engines on one card: the second takes the overflow.",
+            panel=_ENGINES,
+        ),
+    ] = None,
+    adaptive_at: Annotated[
+        int | None,
+        _opt(
+            "--adaptive-at",
+            help="Requests on the first engine before the second is used (default 8).",
+            panel=_ENGINES,
+        ),
+    ] = None,
+    mtp: Annotated[
+        bool | None,
+        _opt("--mtp/--no-mtp", help="Multi-token prediction: fastest for one user at a time.", panel=_ENGINES),
+    ] = None,
+    mtp_model: Annotated[
+        str | None,
+        _opt("--mtp-model", help="A head-only GGUF to draft with.", panel=_ENGINES, metavar="FILE"),
+    ] = None,
+    draft: Annotated[
+        str | None, _opt("--draft", help="`ngram`: draft what came before; any model.", panel=_ENGINES)
+    ] = None,
+    draft_max: Annotated[
+        int | None, _opt("--draft-max", help="Tokens drafted at most (default 3, ngram 16).", panel=_ENGINES)
+    ] = None,
+    n_gpu_layers: Annotated[
+        int | None, _opt("--n-gpu-layers", "-ngl", help="Layers on the GPU (default all).", panel=_ENGINES)
+    ] = None,
+    threads: Annotated[
+        int | None,
+        _opt(
+            "--threads",
+            "-t",
+            help="CPU threads of each engine (default the cores but one, shared out).",
+            panel=_ENGINES,
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        _opt("--batch-size", "-b", help="Prompt tokens in one go (default CPU 128, GPU 512).", panel=_ENGINES),
+    ] = None,
+    llama_server: Annotated[
+        str | None,
+        _opt("--llama-server", help="The llama-server executable to use.", panel=_ENGINES, metavar="FILE"),
+    ] = None,
+    start_timeout: Annotated[
+        str | None,
+        _opt("--start-timeout", help="Time to load a model (default 15m).", panel=_ENGINES, metavar="TIME"),
+    ] = None,
+    # --- the endpoint
+    host: Annotated[
+        str | None, _opt("--host", help="Address to listen on (default 127.0.0.1).", panel=_ENDPOINT)
+    ] = None,
+    port: Annotated[
+        int | None, _opt("--port", "-p", help="Port (default 8080); 0: any free one.", panel=_ENDPOINT)
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        _opt(
+            "--api-key",
+            help="Key clients must send. Better: ONEBIT_API_KEY, for `ps` shows this one.",
+            panel=_ENDPOINT,
+        ),
+    ] = None,
+    api_key_file: Annotated[
+        str | None, _opt("--api-key-file", help="File with one key a line.", panel=_ENDPOINT, metavar="FILE")
+    ] = None,
+    max_waiting: Annotated[
+        int | None,
+        _opt("--max-waiting", help="Requests in line before 429 (default 1024).", panel=_ENDPOINT),
+    ] = None,
+    max_wait: Annotated[
+        str | None,
+        _opt("--max-wait", help="Time in line before 503 (default 10m).", panel=_ENDPOINT, metavar="TIME"),
+    ] = None,
+    max_body: Annotated[
+        str | None,
+        _opt("--max-body", help="Largest request body (default 64MiB).", panel=_ENDPOINT, metavar="SIZE"),
+    ] = None,
+    grace: Annotated[
+        str | None,
+        _opt(
+            "--grace",
+            help="Time running requests get after Ctrl-C (default 30s).",
+            panel=_ENDPOINT,
+            metavar="TIME",
+        ),
+    ] = None,
+) -> None:
+    """Serve a model to many users through one OpenAI-compatible endpoint.
+
+    Every flag is also an environment variable (ONEBIT_PARALLEL) and a key in the --config file (parallel);
+    the flag wins, then the environment, then the file. What stands after -- goes to llama-server untouched.
+
+    \b
+    onebit serve                                   a small demo model on the CPU
+    onebit serve -m qwen.gguf --parallel 8         8 requests decode together
+    onebit serve -m qwen.gguf --adaptive           two engines, the second for the crowd
+    onebit serve -m qwen.gguf --mtp                fastest for one person
+    onebit serve -m qwen.gguf -- --temp 0.2        more flags for llama-server
+    """
+    given = {
+        name: value
+        for name, value in context.params.items()
+        if value is not None and name not in ("config", "model_argument")
+    }
+    if model_argument is not None:
+        if model is not None:
+            raise typer.BadParameter(f"the model is named twice: {model_argument} and --model {model}")
+        given["model"] = model_argument
+    if context.obj:
+        given["engine_args"] = list(context.obj)
+    raise typer.Exit(_run(given, config))
+
+
+def _run(given: dict[str, Any], file: Path | None) -> int:
+    import anyio
+
+    from onebit.commands import console
+    from onebit.commands.models import progress
+    from onebit.config.load import load
+    from onebit.engines.plan import plan
+    from onebit.models.gguf_file import inspect
+    from onebit.models.pull import resolve
+    from onebit.serve import listen, run_folder
+
+    config = load(given, file)
+    listener = listen(config.host, config.port)
+    with progress() as report:
+        path = resolve(config.model, report)
+    if config.alias is None and config.model == "demo":
+        config = config.model_copy(update={"alias": "demo"})
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    decided = plan(config, inspect(path), _finder(config), inspect, cores)
+    for spec in decided.engines:
+        console.err().print(f"engine {spec.name}: {spec.build.path} ({spec.build.origin})", style="dim", soft_wrap=True)
+    with run_folder() as folder:
+        ending = anyio.run(_serve, config, decided, listener, folder, backend_options={"use_uvloop": True})
+    return ending.value
+
+
+def _finder(config: ServeConfig) -> Any:
+    """find_build, which offers to compile one where there is somebody to ask."""
+    import sys
+    from functools import cache
+
+    from onebit.commands import engines
+    from onebit.engines.builds import find_build
+    from onebit.engines.device import Device
+    from onebit.errors import NoBuild
+
+    @cache
+    def find(device: Device) -> Build:
+        try:
+            return find_build(device, config.llama_server)
+        except NoBuild as error:
+            asked_for = not config.device or str(device) in config.device
+            if config.llama_server or not asked_for or device.kind.value != "cpu" or not sys.stdin.isatty():
+                raise
+            from onebit.commands import console
+
+            console.err().print(f"{error.message}.")
+            if not typer.confirm("Compile one now? (about 5 minutes on two cores)", default=True, err=True):
+                raise
+            engines.build_engine(device.kind)
+            return find_build(device, None)
+
+    return find
+
+
+async def _serve(config: ServeConfig, decided: Plan, listener: Listener, folder: Path) -> Ending:
+    import anyio
+
+    from onebit.commands import console
+    from onebit.serve import Ending, Server
+
+    server = Server(config, decided, listener, folder)
+    err = console.err()
+    up = anyio.Event()
+
+    def started(server: Server) -> None:
+        up.set()
+
+    def draining(slots: int) -> None:
+        err.print(
+            f"stopping: {slots} slot(s) still at work, up to {config.grace:g} s to finish; Ctrl-C again stops now"
+        )
+
+    ending = Ending.CLEAN
+    async with anyio.create_task_group() as group:
+        group.start_soon(_show_start, server, up)
+        try:
+            ending = await server.run(started, draining)
+        except Exception as error:
+            failure: Exception | None = error
+        else:
+            failure = None
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if ending is Ending.CUT:
+        err.print("stopped; requests that were still running were cut off")
+    return ending
+
+
+async def _show_start(server: Server, up: Any) -> None:
+    """A line that lives while the engines load, then the panel."""
+    import anyio
+
+    from onebit.commands import console
+    from onebit.engines.state import State
+
+    err = console.err()
+    began = anyio.current_time()
+    with err.status("starting…") as status:
+        while not up.is_set():
+            loading = [e for e in server.engines.values() if e.state is not State.READY]
+            seconds = anyio.current_time() - began
+            words = [f"{e.spec.name} {e.state.value}" + (f": {e.cause}" if e.cause else "") for e in loading]
+            status.update(f"{', '.join(words)} ({seconds:.0f} s)")
+            with anyio.move_on_after(0.2):
+                await up.wait()
+    for note in server.plan.notes:
+        err.print(f"[yellow]note:[/yellow] {note}")
+    for engine in server.engines.values():
+        if engine.state is State.FAILED:
+            err.print(f"[red]engine {engine.spec.name} failed:[/red] {engine.cause}")
+    err.print(_panel(server, anyio.current_time() - began))
+
+
+def _panel(server: Server, seconds: float) -> RenderableType:
+    from rich import box
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    from onebit.commands import console
+
+    plan, url = server.plan, server.listener.url
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim")
+    facts.add_column(overflow="fold")
+    facts.add_row("model", f"[bold]{plan.alias}[/bold]  {plan.engines[0].model}")
+    for engine in server.engines.values():
+        spec = engine.spec
+        words = [f"{spec.slots} slot" + ("s" if spec.slots > 1 else "")]
+        if spec.row_limit is not None:
+            words.append("fills first")
+        elif len(server.engines) > 1:
+            words.append("takes the overflow")
+        if spec.draft is not None:
+            words.append(f"drafts up to {spec.draft.length} ({spec.draft.kind.value})")
+        facts.add_row(f"engine {spec.name}", f"{engine.state.value}, " + ", ".join(words))
+    facts.add_row("context", f"{plan.context} tokens in each slot")
+    facts.add_row("endpoint", f"[bold]{url}/v1[/bold]")
+    key = " -H 'Authorization: Bearer $ONEBIT_API_KEY'" if server.config.keys() else ""
+    body = f'{{"model": "{plan.alias}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    curl = f"curl {url}/v1/chat/completions{key.replace(chr(39), chr(34))} \\\n  -d '{body}'"
+    title = f"onebit is ready after {seconds:.1f} s"
+    if not console.err().is_terminal:
+        return Group(Text(title), facts, Text("try:"), Text(curl))
+    panel = Panel(facts, title=title, title_align="left", border_style="green", box=box.ROUNDED, expand=False)
+    return Group(panel, Text("try it:", style="dim"), Text(curl), Text("Ctrl-C stops", style="dim"))

@@ -1,0 +1,1 @@
+"""The HTTP side: reading requests, relaying answers, telling the state."""

@@ -1,0 +1,187 @@
+"""The ASGI application: from a path to an answer. The way of a request is `_answer`, and it is a straight line."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import anyio
+
+from onebit.engines.supervisor import Engine
+from onebit.errors import (
+    BodyTooLarge,
+    EngineLost,
+    Interrupted,
+    MethodNotAllowed,
+    OnebitError,
+    Unauthorized,
+    UnknownPath,
+)
+from onebit.router.admin import ADMIN
+from onebit.router.endpoints import ENDPOINTS, Endpoint
+from onebit.router.openai import Call, read_call
+from onebit.router.pool import Pool
+from onebit.router.relay import relay
+from onebit.router.reply import Receive, Reply, Send
+from onebit.router.upstream import lost, open_exchange
+
+_log = logging.getLogger("onebit.router")
+
+_OPEN_PATHS = frozenset({"/health", "/v1/health"})  # as with llama-server: a health check needs no key
+_MAX_ID_CHARS = 128
+
+
+class App:
+    """Serves `pools` (by model name) to clients that hold one of `keys`; no keys: to everyone who can connect."""
+
+    def __init__(self, pools: Mapping[str, Pool], *, keys: tuple[str, ...] = (), max_body: int) -> None:
+        self.pools = pools
+        self._keys = tuple(k.encode() for k in keys)
+        self._max_body = max_body
+        self._running: set[anyio.CancelScope] = set()
+        self._cut = False
+
+    def cut(self) -> None:
+        """End all running requests now; each client is told."""
+        self._cut = True
+        for scope in tuple(self._running):
+            scope.cancel()
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """ASGI. Only HTTP comes in here: uvicorn is started without lifespan and websockets."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        request_id = _request_id(headers)
+        reply = Reply(send, ((b"x-request-id", request_id),))
+        try:
+            await self._dispatch(scope["method"], scope["path"], headers, receive, reply)
+        except OnebitError as error:
+            if not reply.begun:
+                await reply.error(error)
+        except Exception:
+            _log.exception("request %s failed", request_id.decode())
+            if not reply.begun:
+                await reply.error(OnebitError("internal error; the server's log has more"))
+
+    async def _dispatch(
+        self, method: str, path: str, headers: Mapping[bytes, bytes], receive: Receive, reply: Reply
+    ) -> None:
+        if path not in _OPEN_PATHS:
+            self._authorize(headers)
+        endpoint = ENDPOINTS.get(path)
+        admin = ADMIN.get(path)
+        if endpoint is None and admin is None:
+            raise UnknownPath(f"there is no {path[:200]}", hint="there are " + ", ".join([*ENDPOINTS, *ADMIN]))
+        allowed = ("POST",) if endpoint else ("GET", "HEAD")
+        if method not in allowed:
+            raise MethodNotAllowed(f"{path} takes {allowed[0]}, not {method}")
+        if admin is not None:
+            await admin(self.pools, reply)
+        elif endpoint is not None and (body := await self._body(headers, receive)) is not None:
+            session = headers.get(b"x-session-id", b"").decode("latin-1")
+            await self._run(read_call(endpoint, body, self.pools, session), receive, reply)
+
+    def _authorize(self, headers: Mapping[bytes, bytes]) -> None:
+        if not self._keys:
+            return
+        given = headers.get(b"authorization", b"")
+        if given[:7].lower() == b"bearer ":
+            given = given[7:].strip()
+        given = given or headers.get(b"x-api-key", b"")
+        # All keys are compared, each in constant time: how long it takes says nothing about any of them.
+        if sum(hmac.compare_digest(given, key) for key in self._keys) == 0:
+            raise Unauthorized("the API key is missing or wrong", hint="send it as `Authorization: Bearer KEY`")
+
+    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
+        """The whole body; None when the client left before it was complete."""
+        if int(headers.get(b"content-length", b"0")) > self._max_body:
+            raise self._too_large()
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._max_body:
+                raise self._too_large()
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    def _too_large(self) -> BodyTooLarge:
+        return BodyTooLarge(f"the body is over the limit of {self._max_body} bytes", hint="see --max-body")
+
+    async def _run(self, call: Call, receive: Receive, reply: Reply) -> None:
+        """Answer `call`, but stop at once when the client leaves, or when the server cuts everything off."""
+        left = False
+        scope = anyio.CancelScope()
+
+        async def watch() -> None:
+            nonlocal left
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            left = True
+            scope.cancel()
+
+        # A bare task: a task group of its own would cost every request a tenth of the router's time (measured), and
+        # this one can neither fail nor outlive the block.
+        watcher = asyncio.create_task(watch())
+        self._running.add(scope)
+        try:
+            with scope:
+                await self._tell(call.endpoint, reply, lambda: self._answer(call, reply))
+        finally:
+            self._running.discard(scope)
+            watcher.cancel()
+        if self._cut and not left and not reply.ended:
+            await self._tell(call.endpoint, reply, _interrupt)
+
+    async def _tell(self, endpoint: Endpoint, reply: Reply, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work`; an error becomes a response, or, where one has begun, the last event of the stream."""
+        try:
+            await work()
+        except OnebitError as error:
+            if reply.ended:
+                raise
+            if reply.begun:
+                await reply.end(endpoint.error_event(error))
+            else:
+                await reply.error(error)
+
+    async def _answer(self, call: Call, reply: Reply) -> None:
+        pool = self.pools[call.model]
+        if not call.endpoint.leased:
+            await _exchange(pool.ready(), call, 0, reply)
+            return
+        for attempt in (1, 2):
+            try:
+                async with pool.gate.admit(call.need, retry=attempt > 1) as lease:
+                    await _exchange(pool.engines[lease.engine], call, lease.claim.slots, reply)
+                return
+            except EngineLost:
+                if reply.begun or attempt == 2:
+                    raise
+
+
+async def _exchange(engine: Engine, call: Call, slots: int, reply: Reply) -> None:
+    async with open_exchange(engine, call, slots) as exchange:
+        try:
+            await relay(exchange, call, reply)
+        except OSError as error:
+            raise lost(engine, error) from None
+
+
+async def _interrupt() -> None:
+    raise Interrupted("the server is shutting down")
+
+
+def _request_id(headers: Mapping[bytes, bytes]) -> bytes:
+    """The client's own id when it is short and printable, else a new one."""
+    given = headers.get(b"x-request-id", b"")
+    if 0 < len(given) <= _MAX_ID_CHARS and given.isascii() and given.decode().isprintable():
+        return given
+    return b"req-" + secrets.token_hex(12).encode()

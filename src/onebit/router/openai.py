@@ -1,0 +1,125 @@
+"""Reading a request: what the router must know of a body, and the one thing it ever changes in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from onebit.errors import InvalidRequest, UnknownModel
+from onebit.router.endpoints import Endpoint
+from onebit.scheduler.choose import Need
+
+_PREFIX_CHARS = 1024  # of a prompt: enough to tell two conversations apart
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, read. `body` is what goes to the engine."""
+
+    endpoint: Endpoint
+    model: str
+    stream: bool  # what the client asked for
+    body: bytes
+    need: Need
+
+    @property
+    def assembled(self) -> bool:
+        """The engine streams, the client gets one piece."""
+        return not self.stream and self.endpoint.whole is not None
+
+
+def read_call(endpoint: Endpoint, body: bytes, models: Collection[str], session: str | None = None) -> Call:
+    """Read a body. `session`: the client's own name for the conversation, from a header.
+
+    Raises InvalidRequest (400) or UnknownModel (404) with OpenAI's `param` set.
+    """
+    fields = _parse(body)
+    model = _model(fields, endpoint, models)
+    for name in endpoint.required:
+        if fields.get(name) is None:
+            raise InvalidRequest(f"'{name}' is required", param=name)
+    stream = fields.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise InvalidRequest("'stream' must be true or false", param="stream")
+    call = Call(endpoint, model, bool(stream), body, _need(fields, endpoint, session))
+    return call if not call.assembled else Call(endpoint, model, False, _streamed(body), call.need)
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        fields = _decoder.decode(body.decode())
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}" if body else "the body is empty") from None
+    if not isinstance(fields, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    return fields
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _model(fields: Mapping[str, Any], endpoint: Endpoint, models: Collection[str]) -> str:
+    model = fields.get("model")
+    there_are = "served here: " + ", ".join(sorted(models))
+    if model is None:
+        # llama-server's own endpoints have no such field: with one model there is no doubt which is meant.
+        if not endpoint.path.startswith("/v1/") and len(models) == 1:
+            return next(iter(models))
+        raise InvalidRequest("'model' is required", hint=there_are, param="model")
+    if not isinstance(model, str):
+        raise InvalidRequest("'model' must be a string", hint=there_are, param="model")
+    if model not in models:
+        raise UnknownModel(f"the model {model[:200]!r} does not exist", hint=there_are, param="model")
+    return model
+
+
+def _need(fields: Mapping[str, Any], endpoint: Endpoint, session: str | None) -> Need:
+    several = fields.get(endpoint.sequences) if endpoint.sequences else None
+    # A list of numbers is one prompt, given as tokens.
+    inputs = len(several) if isinstance(several, list) and several and not isinstance(several[0], int) else 1
+    answers = fields.get("n")
+    answers = answers if isinstance(answers, int) and answers > 0 else 1
+    logprobs = fields.get("logprobs") or fields.get("top_logprobs") or fields.get("n_probs")
+    return Need(sequences=inputs * answers, plain=bool(logprobs), conversation=_conversation(fields, session))
+
+
+def _conversation(fields: Mapping[str, Any], session: str | None) -> int | None:
+    """A number that is the same for all turns of a conversation: its session, or how it began.
+
+    That is everything up to the first thing the user said; later turns repeat it.
+    """
+    if session:
+        return hash(session)
+    messages = fields.get("messages")
+    if isinstance(messages, list):
+        begin: list[str] = []
+        for message in messages:
+            if not isinstance(message, dict):
+                break
+            begin.append(str(message.get("content"))[:_PREFIX_CHARS])
+            if message.get("role") == "user":
+                break
+        return hash(tuple(begin))
+    prompt = fields.get("prompt") or fields.get("input")
+    return hash(prompt[:_PREFIX_CHARS]) if isinstance(prompt, str) else None
+
+
+def _streamed(body: bytes) -> bytes:
+    """`body` with its stream switch on and usage asked for; every other byte stays as it came.
+
+    Appended, not re-encoded: of a name given twice, JSON readers take the last one (RFC 8259 section 4 calls that
+    the behaviour of many; for llama-server a test checks it).
+    """
+    open_object = body.rstrip()[:-1].rstrip()
+    comma = b"" if open_object.endswith(b"{") else b","
+    return open_object + comma + b'"stream":true,"stream_options":{"include_usage":true}}'

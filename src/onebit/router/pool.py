@@ -1,0 +1,59 @@
+"""What is served: one model, its engines, and the gate in front of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onebit.engines.spec import EngineSpec
+from onebit.engines.state import State
+from onebit.engines.supervisor import Engine
+from onebit.errors import Unavailable
+from onebit.scheduler.choose import EngineView, Standing
+from onebit.scheduler.gate import Gate
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A model and all that answers for it."""
+
+    model: str
+    context: int  # tokens in each slot
+    created: int  # Unix time
+    engines: dict[str, Engine]
+    gate: Gate
+
+    def ready(self) -> Engine:
+        """Any engine that answers, for what needs no slot. Raises Unavailable."""
+        for engine in self.engines.values():
+            if engine.client is not None and not engine.doubted:
+                return engine
+        raise Unavailable("no engine is ready", retry_after=1)
+
+
+def view_of(spec: EngineSpec) -> EngineView:
+    """An engine as the choice sees it, before it has started."""
+    return EngineView(
+        spec.name,
+        spec.slots,
+        standing=Standing.COMING,
+        rank=spec.rank,
+        row_limit=spec.row_limit,
+        rows_per_sequence=spec.rows_per_sequence,
+        drafting=spec.draft is not None,
+    )
+
+
+_STANDINGS = {
+    State.STARTING: Standing.COMING,
+    State.READY: Standing.OPEN,
+    State.CRASHED: Standing.COMING,
+    State.DRAINING: Standing.GONE,
+    State.STOPPED: Standing.GONE,
+    State.FAILED: Standing.GONE,
+}
+
+
+def standing_of(engine: Engine) -> Standing:
+    """What an engine's state means for those who wait."""
+    standing = _STANDINGS[engine.state]
+    return Standing.COMING if engine.doubted and standing is Standing.OPEN else standing

@@ -1,0 +1,83 @@
+"""From the engine's response to the client's: bytes copied, or a stream put together."""
+
+from __future__ import annotations
+
+from onebit.engines.client import EngineClient
+from onebit.engines.http import Response
+from onebit.errors import EngineLost
+from onebit.router.assemble import Answer, EngineError
+from onebit.router.openai import Call
+from onebit.router.reply import EVENTS, Reply
+from onebit.router.upstream import Exchange
+
+_EVENT_END = b"\n\n"
+_NULL_EVENT = b"data: null\n\n"  # llama-server starts a second sequence with it; the openai SDK cannot read it
+_MAX_EVENT = 16 << 20  # an "event" longer than this is not an answer
+
+_TYPES = (b"content-type", b"content-encoding")
+
+
+async def relay(exchange: Exchange, call: Call, reply: Reply) -> None:
+    """Bring the answer to the client. Raises OSError or EngineLost when it stops too early."""
+    response, client = exchange.response, exchange.client
+    if not response.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
+        await _copy_whole(response, reply)
+    elif not call.stream and call.endpoint.whole is not None:
+        await _assemble(response, client, call.endpoint.whole(), reply)
+    else:
+        await _copy_events(response, client, call, reply)
+
+
+async def _copy_whole(response: Response, reply: Reply) -> None:
+    """An error, or an endpoint that does not stream. The engine's status and words are passed on."""
+    body = await response.read()
+    headers = [(name, response.headers[name]) for name in _TYPES if name in response.headers]
+    await reply.whole(response.status, body, *headers)
+
+
+async def _copy_events(response: Response, client: EngineClient, call: Call, reply: Reply) -> None:
+    """Copy whole events only: when the engine dies inside one, its half must not reach the client."""
+    rest = b""
+    last = b""
+    async for chunk in response.body():
+        client.touch()
+        data = rest + chunk if rest else chunk
+        if data.endswith(_EVENT_END):
+            rest = b""
+        else:
+            cut = data.rfind(_EVENT_END) + len(_EVENT_END)
+            if cut < len(_EVENT_END):
+                rest = data
+                if len(rest) > _MAX_EVENT:
+                    raise EngineLost("the engine sent an event without an end")
+                continue
+            data, rest = data[:cut], data[cut:]
+        if call.need.sequences > 1:
+            data = data.replace(_NULL_EVENT, b"")
+        if not reply.begun:
+            await reply.begin(response.status, EVENTS, (b"cache-control", b"no-store"))
+        last = data
+        await reply.write(data)
+    if rest or not last or (call.endpoint.done and not last.endswith(call.endpoint.done) and b'"error"' not in last):
+        raise EngineLost("the engine's answer ended too early")
+    await reply.end()
+
+
+async def _assemble(response: Response, client: EngineClient, answer: Answer, reply: Reply) -> None:
+    rest = b""
+    try:
+        async for chunk in response.body():
+            client.touch()
+            data = rest + chunk
+            cut = data.rfind(_EVENT_END) + len(_EVENT_END)
+            if cut < len(_EVENT_END):
+                rest = data
+                if len(rest) > _MAX_EVENT:
+                    raise EngineLost("the engine sent an event without an end")
+                continue
+            answer.feed(data[:cut])
+            rest = data[cut:]
+    except EngineError as error:
+        await reply.json(error.status, error.body)
+        return
+    await reply.json(200, answer.result())

@@ -1,0 +1,70 @@
+"""The answer to a client, on top of ASGI's send: it knows whether it has begun and whether it has ended."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from onebit.errors import OnebitError
+from onebit.router.endpoints import error_body
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON = (b"content-type", b"application/json; charset=utf-8")
+EVENTS = (b"content-type", b"text/event-stream")
+
+
+class Reply:
+    """One response, written once."""
+
+    __slots__ = ("_fixed", "_send", "begun", "ended")
+
+    def __init__(self, send: Send, fixed: tuple[Header, ...] = ()) -> None:
+        """`fixed`: headers that every response carries."""
+        self._send = send
+        self._fixed = fixed
+        self.begun = False
+        self.ended = False
+
+    async def begin(self, status: int, *headers: Header) -> None:
+        """Send status and headers."""
+        self.begun = True
+        start = {"type": "http.response.start", "status": status, "headers": [*headers, *self._fixed]}
+        await self._send(start)
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of the body; waits while the client is slow."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        """Send the last part."""
+        self.ended = True
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def whole(self, status: int, body: bytes, *headers: Header) -> None:
+        """Send everything at once."""
+        await self.begin(status, (b"content-length", str(len(body)).encode()), *headers)
+        await self.end(body)
+
+    async def json(self, status: int, value: Any, *headers: Header) -> None:
+        """Send `value` as JSON."""
+        await self.whole(status, json.dumps(value, ensure_ascii=False).encode(), JSON, *headers)
+
+    async def error(self, error: OnebitError) -> None:
+        """Send OpenAI's error object with its status, and the time to wait in both headers SDKs read."""
+        headers: list[Header] = []
+        if error.retry_after is not None:
+            headers = [
+                (b"retry-after", str(math.ceil(error.retry_after)).encode()),
+                (b"retry-after-ms", str(math.ceil(error.retry_after * 1000)).encode()),
+            ]
+        if error.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if error.status == 413:
+            headers.append((b"connection", b"close"))  # the rest of the body is not read
+        await self.json(error.status, error_body(error), *headers)

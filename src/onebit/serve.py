@@ -1,0 +1,248 @@
+"""The composition root of `onebit serve`: builds everything, one task group, the order of shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import anyio
+import uvicorn
+
+from onebit import paths
+from onebit.config.schema import ServeConfig
+from onebit.engines.plan import Plan
+from onebit.engines.state import State
+from onebit.engines.supervisor import Engine, Patience
+from onebit.errors import EngineFailed, PortTaken, Unavailable
+from onebit.router.app import App
+from onebit.router.pool import Pool, standing_of, view_of
+from onebit.scheduler.gate import Gate
+from onebit.scheduler.slots import SlotLedger
+
+_BACKLOG = 2048
+_FILES = 65_536  # a relayed stream takes two descriptors; the usual soft limit of 1,024 ends at 500 streams
+
+
+class Ending(Enum):
+    """How a server ended; the value is the exit code."""
+
+    CLEAN = 0  # every request was finished
+    CUT = 3  # the grace period ended with requests running
+    FORCED = 130  # a second Ctrl-C
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A bound address."""
+
+    socket: socket.socket
+    url: str
+
+
+class Stops:
+    """Counts SIGINT and SIGTERM: the first asks to drain, the second to stop now."""
+
+    def __init__(self) -> None:
+        self.first = anyio.Event()
+        self.second = anyio.Event()
+
+    def count(self) -> None:
+        """One more."""
+        (self.second if self.first.is_set() else self.first).set()
+
+
+class Server:
+    """One server: its engines, its gate, its HTTP side."""
+
+    def __init__(self, config: ServeConfig, plan: Plan, listener: Listener, run_dir: Path) -> None:
+        self.config = config
+        self.plan = plan
+        self.listener = listener
+        self.engines = {
+            spec.name: Engine(
+                spec,
+                run_dir=run_dir,
+                log=paths.log_dir() / f"{spec.alias.replace('/', '_')}-{spec.name}.log",
+                on_change=self._changed,
+                patience=Patience(start=config.start_timeout),
+            )
+            for spec in plan.engines
+        }
+        ledger = SlotLedger([view_of(spec) for spec in plan.engines])
+        self.gate = Gate(ledger, max_waiting=config.max_waiting, max_wait=config.max_wait)
+        pool = Pool(plan.alias, plan.context, int(time.time()), self.engines, self.gate)
+        self.app = App({pool.model: pool}, keys=config.keys(), max_body=config.max_body)
+        self.stops = Stops()
+        self._settled = anyio.Event()  # every engine is ready or has failed, for the first time
+
+    async def run(self, started: Callable[[Server], None], draining: Callable[[int], None]) -> Ending:
+        """Serve until stopped. `started` is called once the engines are up, `draining` with the slots in use.
+
+        Raises EngineFailed when no engine comes up at all.
+        """
+        _raise_file_limit()
+        http = _Uvicorn(self.app)
+        ending: Ending | EngineFailed
+        async with anyio.create_task_group() as group:
+            with _signals(self.stops):
+                group.start_soon(http.serve, [self.listener.socket])
+                async with anyio.create_task_group() as engines:
+                    for engine in self.engines.values():
+                        engines.start_soon(engine.run)
+                    try:
+                        ending = await self._serve(started, draining)
+                    except EngineFailed as error:
+                        ending = error  # raised below: a task group would wrap it
+                    for engine in self.engines.values():
+                        engine.stop()
+                http.should_exit = True
+        if isinstance(ending, EngineFailed):
+            raise ending
+        return ending
+
+    async def _serve(self, started: Callable[[Server], None], draining: Callable[[int], None]) -> Ending:
+        await _either(self._settled, self.stops.first)
+        if not self.stops.first.is_set():
+            if all(e.state is State.FAILED for e in self.engines.values()):
+                causes = "\n".join(f"engine {e.spec.name}: {e.cause}" for e in self.engines.values())
+                raise EngineFailed(causes, hint=f"the engines' logs are in {paths.log_dir()}")
+            started(self)
+            await self.stops.first.wait()
+        return await self._drain(draining)
+
+    async def _drain(self, draining: Callable[[int], None]) -> Ending:
+        """No new requests; those running may finish within the grace period; the rest is cut off and told."""
+        self.gate.close(lambda: Unavailable("the server is shutting down", retry_after=5))
+        if self.gate.ledger.in_use:
+            draining(self.gate.ledger.in_use)
+        idle = anyio.Event()
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                await self.gate.idle()
+                idle.set()
+
+            group.start_soon(watch)
+            with anyio.move_on_after(self.config.grace):
+                await _either(idle, self.stops.second)
+            group.cancel_scope.cancel()
+        if idle.is_set():
+            return Ending.CLEAN
+        self.app.cut()
+        return Ending.FORCED if self.stops.second.is_set() else Ending.CUT
+
+    def _changed(self, engine: Engine) -> None:
+        standing = standing_of(engine)
+        cause = engine.cause if engine.state is State.FAILED else None
+        self.gate.engine_changed(engine.spec.name, standing, cause)
+        if all(e.state not in (State.STARTING, State.CRASHED) for e in self.engines.values()):
+            self._settled.set()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its own signal handling: the first Ctrl-C must drain the gate, not the sockets."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                loop="none",
+                lifespan="off",
+                ws="none",
+                interface="asgi3",
+                log_config=None,
+                proxy_headers=False,
+                access_log=False,
+                server_header=False,
+                backlog=_BACKLOG,
+                timeout_graceful_shutdown=2,
+            )
+        )
+
+    def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
+        """Leave them alone."""
+        return nullcontext()
+
+
+def listen(host: str, port: int) -> Listener:
+    """Bind the address, before anything slow is started. Raises PortTaken."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        sock = socket.socket(family, kind)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+    except socket.gaierror as error:
+        raise PortTaken(
+            f"--host {host}: {error.strerror}", hint="use 127.0.0.1, 0.0.0.0 or an address of this machine"
+        ) from None
+    except OSError as error:
+        raise PortTaken(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            hint=f"another program may use it; choose another with --port {port + 1 if port < 65535 else 0}",
+        ) from None
+    shown = f"[{host}]" if ":" in host else host
+    return Listener(sock, f"http://{shown}:{sock.getsockname()[1]}")
+
+
+@contextmanager
+def run_folder() -> Iterator[Path]:
+    """A 0700 folder for this process's sockets. Folders of processes that are gone are removed."""
+    root = paths.run_root()
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if root.stat().st_uid != os.getuid():
+        raise EngineFailed(f"{root} belongs to someone else", hint="set XDG_RUNTIME_DIR to a folder of your own")
+    root.chmod(0o700)
+    for old in root.iterdir():
+        if old.name.isdigit() and not Path(f"/proc/{old.name}").exists():
+            shutil.rmtree(old, ignore_errors=True)
+    folder = root / str(os.getpid())
+    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _signals(stops: Stops) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, stops.count)
+    try:
+        yield
+    finally:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(signum)
+
+
+async def _either(one: anyio.Event, other: anyio.Event) -> None:
+    async with anyio.create_task_group() as group:
+
+        async def wait(event: anyio.Event) -> None:
+            await event.wait()
+            group.cancel_scope.cancel()
+
+        group.start_soon(wait, one)
+        group.start_soon(wait, other)
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

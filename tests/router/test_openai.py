@@ -1,0 +1,122 @@
+"""Reading a body: what is refused, what is read, what is changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onebit.errors import InvalidRequest, UnknownModel
+from onebit.router.endpoints import ENDPOINTS
+from onebit.router.openai import Call, read_call
+
+CHAT = "/v1/chat/completions"
+HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hello"}]}
+
+
+def read(path: str = CHAT, /, session: str | None = None, **fields: Any) -> Call:
+    return read_call(ENDPOINTS[path], json.dumps({**HELLO, **fields}).encode(), ["demo", "other"], session)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "the body is empty"),
+        (b"{", "not valid JSON"),
+        (b"[1]", "must be a JSON object"),
+        (b'"x"', "must be a JSON object"),
+        (b"\xff\xfe{}", "not UTF-8"),
+        (b'{"model": "\xff"}', "not UTF-8"),
+        (b'{"model": "demo", "temperature": NaN}', "NaN is not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"{}", "'model' is required"),
+        (b'{"model": null, "messages": []}', "'model' is required"),
+        (b'{"model": 7, "messages": []}', "'model' must be a string"),
+        (b'{"model": "demo"}', "'messages' is required"),
+        (b'{"model": "demo", "messages": [], "stream": "yes"}', "'stream' must be true or false"),
+    ],
+)
+def test_a_bad_body_is_refused_with_one_sentence(body: bytes, text: str) -> None:
+    with pytest.raises(InvalidRequest, match=text):
+        read_call(ENDPOINTS[CHAT], body, ["demo"])
+
+
+def test_an_unknown_model_names_those_there_are() -> None:
+    with pytest.raises(UnknownModel) as caught:
+        read(model="gpt-4")
+    assert caught.value.status == 404
+    assert "demo, other" in str(caught.value.hint)
+
+
+def test_an_endpoint_of_llama_servers_own_needs_no_model_when_there_is_one() -> None:
+    assert read_call(ENDPOINTS["/tokenize"], b'{"content": "x"}', ["demo"]).model == "demo"
+    with pytest.raises(InvalidRequest):
+        read_call(ENDPOINTS["/tokenize"], b'{"content": "x"}', ["demo", "other"])
+
+
+def test_a_stream_goes_through_untouched() -> None:
+    body = b'{ "model":"demo",  "stream":true, "messages":[], "odd": 1.50, "odd": 2 }\n'
+    assert read_call(ENDPOINTS[CHAT], body, ["demo"]).body is body
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=5), st.sampled_from([None, False]), st.sampled_from([None, 2]))
+def test_for_a_whole_answer_only_the_stream_switch_is_changed(
+    extra: dict[str, Any], stream: bool | None, indent: int | None
+) -> None:
+    fields = {**extra, **HELLO, "stream": stream, "stream_options": None}
+    body = json.dumps(fields, indent=indent).encode() + b" \n"
+    call = read_call(ENDPOINTS[CHAT], body, ["demo"])
+    assert call.assembled and not call.stream
+    assert call.body.startswith(body.rstrip()[:-1].rstrip())  # every byte the client sent
+    assert json.loads(call.body) == {**fields, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def test_other_endpoints_are_never_changed() -> None:
+    body = json.dumps({"model": "demo", "input": ["a", "b"]}).encode()
+    for path in ("/v1/embeddings", "/v1/responses"):
+        assert read_call(ENDPOINTS[path], body, ["demo"]).body is body
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "sequences"),
+    [
+        (CHAT, {}, 1),
+        (CHAT, {"n": 3}, 3),
+        (CHAT, {"n": "3"}, 1),
+        (CHAT, {"n": -1}, 1),
+        ("/v1/completions", {"prompt": "a"}, 1),
+        ("/v1/completions", {"prompt": ["a", "b"], "n": 2}, 4),
+        ("/v1/completions", {"prompt": [1, 2, 3]}, 1),
+        ("/v1/completions", {"prompt": [[1, 2], [3]]}, 2),
+        ("/v1/embeddings", {"input": ["a", "b", "c"]}, 3),
+    ],
+)
+def test_sequences_count_what_decodes_at_once(path: str, fields: dict[str, Any], sequences: int) -> None:
+    assert read(path, **fields).need.sequences == sequences
+
+
+def test_logprobs_need_an_engine_that_does_not_draft() -> None:
+    assert read(logprobs=True).need.plain
+    assert read("/v1/completions", prompt="x", logprobs=2).need.plain
+    assert not read(logprobs=False).need.plain
+
+
+def test_the_turns_of_a_conversation_belong_together() -> None:
+    first = HELLO["messages"]
+    later = [*first, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "and?"}]
+    other = [{"role": "user", "content": "something else"}]
+    system = [{"role": "system", "content": "be brief"}]
+    assert read(messages=first).need.conversation == read(messages=later).need.conversation
+    assert read(messages=first).need.conversation != read(messages=other).need.conversation
+    assert read(messages=system + first).need.conversation != read(messages=system + other).need.conversation
+    assert read(session="s").need.conversation == read(messages=other, session="s").need.conversation
