@@ -1,0 +1,45 @@
+# make serve    a demo model on the CPU, from nothing
+# make test     everything the tests need, and the tests
+# make check    what a change must pass: ruff, mypy, import-linter, pytest
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: serve test check lint docs constraints clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# A build of llama-server that serves the CPU, compiled once (about 5 minutes on two cores) unless one is found.
+$(VENV)/.engine: $(VENV)/.installed
+	$(BIN)/onebit engines build cpu --if-missing
+	touch $@
+
+serve: $(VENV)/.engine
+	$(BIN)/onebit serve $(ARGS)
+
+test: $(VENV)/.engine
+	$(BIN)/onebit models pull demo
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test
+
+# Pages that are made from the code.
+docs: $(VENV)/.installed
+	$(BIN)/python docs/make_reference.py
+
+constraints: $(VENV)/.installed
+	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
