@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import resource
 import shutil
 import signal
@@ -21,6 +22,7 @@ import uvicorn
 from onebit import paths
 from onebit.config.schema import ServeConfig
 from onebit.engines.plan import Plan
+from onebit.engines.spec import EngineSpec
 from onebit.engines.state import State
 from onebit.engines.supervisor import Engine, Patience
 from onebit.errors import EngineFailed, PortTaken, Unavailable
@@ -72,7 +74,7 @@ class Server:
             spec.name: Engine(
                 spec,
                 run_dir=run_dir,
-                log=paths.log_dir() / f"{spec.alias.replace('/', '_')}-{spec.name}.log",
+                log=_log_file(spec, listener),
                 on_change=self._changed,
                 patience=Patience(start=config.start_timeout),
             )
@@ -173,6 +175,12 @@ class _Uvicorn(uvicorn.Server):
     def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
         """Leave them alone."""
         return nullcontext()
+
+
+def _log_file(spec: EngineSpec, listener: Listener) -> Path:
+    """One file an engine: two servers at once have different ports, and a server started again has the same."""
+    alias = re.sub(r"[^\w.-]", "_", spec.alias)
+    return paths.log_dir() / f"{alias}-{spec.name}-{listener.socket.getsockname()[1]}.log"
 
 
 def listen(host: str, port: int) -> Listener:

@@ -20,6 +20,7 @@ MODEL = "/m/demo.gguf"
         (-signal.SIGSEGV, "", "SIGSEGV", True),
         (-signal.SIGABRT, "ggml_vulkan: ErrorOutOfDeviceMemory", "not enough memory on cpu", True),
         (-signal.SIGABRT, "", "SIGABRT", True),
+        (-signal.SIGABRT, "x.c:3: GGML_ASSERT(a && f(b)) failed\n30 wait4.c", "GGML_ASSERT(a && f(b))", True),
         (127, "x: error while loading shared libraries: libvulkan.so.1: cannot open", "library libvulkan.so.1", False),
         (1, "error: invalid argument: --nope", "does not know the flag --nope", False),
         (1, "error while handling argument \"--device\": invalid device: Vulkan7", "no device Vulkan7", False),

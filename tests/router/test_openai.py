@@ -73,12 +73,20 @@ json_values = st.recursive(
 def test_for_a_whole_answer_only_the_stream_switch_is_changed(
     extra: dict[str, Any], stream: bool | None, indent: int | None
 ) -> None:
-    fields = {**extra, **HELLO, "stream": stream, "stream_options": None}
+    without = dict.fromkeys(("logprobs", "top_logprobs", "n_probs", "stream_options"))
+    fields = {**extra, **without, **HELLO, "stream": stream}
     body = json.dumps(fields, indent=indent).encode() + b" \n"
     call = read_call(ENDPOINTS[CHAT], body, ["demo"])
     assert call.assembled and not call.stream
     assert call.body.startswith(body.rstrip()[:-1].rstrip())  # every byte the client sent
     assert json.loads(call.body) == {**fields, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def test_logprobs_are_asked_for_as_the_client_did() -> None:
+    """llama-server does not stream them with tools, nor the last one at all."""
+    body = json.dumps({**HELLO, "logprobs": True}).encode()
+    call = read_call(ENDPOINTS[CHAT], body, ["demo"])
+    assert call.body is body and not call.assembled
 
 
 def test_other_endpoints_are_never_changed() -> None:

@@ -33,6 +33,7 @@ def _p(regex: str, text: str, *, retry: bool = False) -> _Pattern:
 # model" follows almost everything). The quoted strings were seen from llama.cpp 0c1e57098, glibc and the Vulkan,
 # HIP and CUDA backends' sources.
 _PATTERNS = (
+    _p(r"(?P<check>GGML_ASSERT\(.+\) failed)", "llama.cpp stopped at a check of its own: {check}", retry=True),
     _p(
         r"error while loading shared libraries: (?P<lib>[^:\s]+)",
         "the build {build} lacks the shared library {lib}",
@@ -67,7 +68,6 @@ _PATTERNS = (
         r"failed to (?:apply|load) lora adapter|lora adapter.*(?:fail|incompatible|mismatch)",
         "a LoRA adapter does not fit {model}",
     ),
-    _p(r"No such file or directory", "{model} or a file beside it is missing"),
     _p(r"failed to load model|error loading model(?:: (?P<why>.+))?", "llama-server could not load {model}"),
 )
 

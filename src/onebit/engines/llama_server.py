@@ -49,7 +49,8 @@ def arguments(spec: EngineSpec, address: Address) -> list[str]:
         *_device(spec),
         *_draft(spec),
         *(arg for a in spec.adapters for arg in ("--lora-scaled", f"{a.path}:{a.scale:g}")),
-        *(("--embeddings", "--pooling", "mean") if spec.embeddings else ()),
+        *(("--embeddings",) if spec.embeddings else ()),
+        *(("--pooling", spec.pooling) if spec.embeddings and spec.pooling else ()),
         "--metrics",  # the router asks how many requests are in work after a client left
         *spec.extra,
     ]

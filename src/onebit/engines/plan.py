@@ -54,6 +54,7 @@ def plan(config: ServeConfig, info: ModelInfo, find: Find, inspect: Callable[[Pa
     slots = _slots(config, len(chosen), draft)
     alias = config.alias or info.path.stem
     names = _names([device for device, _ in chosen])
+    embeddings = config.embeddings or info.embedding
     engines = []
     for rank, (device, build) in enumerate(chosen):
         drafts = draft if rank == 0 else None
@@ -66,12 +67,13 @@ def plan(config: ServeConfig, info: ModelInfo, find: Find, inspect: Callable[[Pa
                 build=build,
                 slots=slots[rank],
                 context=context,
-                batch=_batch(config, device, build, context),
+                batch=_batch(config, device, build, context, slots[rank] if embeddings else 0),
                 threads=config.threads or _threads(cores, [d for d, _ in chosen], rank, build),
                 gpu_layers=config.n_gpu_layers,
                 draft=drafts,
                 adapters=adapters,
-                embeddings=config.embeddings or info.embedding,
+                embeddings=embeddings,
+                pooling=None if info.embedding else "mean",  # an embedding model says itself how it pools
                 extra=config.engine_args,
                 rank=rank,
                 row_limit=config.adaptive_at if config.adaptive and rank == 0 else None,
@@ -200,11 +202,15 @@ def _slots(config: ServeConfig, engines: int, draft: Draft | None) -> list[int]:
     return [max(1, min(first, config.adaptive_at // rows)), overflow]
 
 
-def _batch(config: ServeConfig, device: Device, build: Build, context: int) -> int:
-    if config.batch_size is not None:
-        return config.batch_size
-    batch = _CPU_BATCH if _on_cpu(device, build) else _GPU_BATCH
-    return max(batch, min(context, _EMBEDDING_BATCH)) if config.embeddings else batch
+def _batch(config: ServeConfig, device: Device, build: Build, context: int, embedding_slots: int) -> int:
+    """Prompt tokens worked off in one go. `embedding_slots`: 0 for an engine that makes no embeddings."""
+    batch = config.batch_size or (_CPU_BATCH if _on_cpu(device, build) else _GPU_BATCH)
+    if not embedding_slots:
+        return batch
+    batch = config.batch_size or max(batch, min(context, _EMBEDDING_BATCH))
+    # With mean pooling llama.cpp aborts at its start unless the batch divides evenly among the slots
+    # (3 slots: 1023 and 1026 work, 1024 does not).
+    return -(-batch // embedding_slots) * embedding_slots
 
 
 def _threads(cores: int, devices: Sequence[Device], rank: int, build: Build) -> int:

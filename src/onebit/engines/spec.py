@@ -50,6 +50,7 @@ class EngineSpec:
     draft: Draft | None = None
     adapters: tuple[Adapter, ...] = ()
     embeddings: bool = False
+    pooling: str | None = None  # how token vectors become one, where the model does not say
     extra: tuple[str, ...] = ()  # the user's own arguments, passed on untouched
     rank: int = 0
     row_limit: int | None = None

@@ -26,8 +26,11 @@ class Call:
 
     @property
     def assembled(self) -> bool:
-        """The engine streams, the client gets one piece."""
-        return not self.stream and self.endpoint.whole is not None
+        """The engine streams, the client gets one piece.
+
+        Not with logprobs: llama-server refuses to stream them beside tools, and leaves out the last one.
+        """
+        return not self.stream and self.endpoint.whole is not None and not self.need.plain
 
 
 def read_call(endpoint: Endpoint, body: bytes, models: Collection[str], session: str | None = None) -> Call:

@@ -1,0 +1,81 @@
+"""A whole answer put together from a stream is, field by field, what the engine itself would have said."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from onebit.engines.device import Build
+from tests.end_to_end.test_sdk import ASK_FOR_WEATHER, TOOLS_TEMPLATE, WEATHER
+from tests.support.serving import Serving, serving
+
+pytestmark = [pytest.mark.anyio, pytest.mark.engine]
+HELLO = [{"role": "user", "content": "Name three colours."}]
+
+
+@pytest.fixture
+async def server(cpu_build: Build, demo: Path) -> AsyncIterator[Serving]:
+    arguments = ("--alias", "demo", "--parallel", "3", "-c", "1024", "--device", "cpu", *TOOLS_TEMPLATE)
+    async with serving("-m", demo, *arguments) as running:
+        yield running
+
+
+async def engine_itself(server: Serving, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    """The same request to the same engine, past the router."""
+    (child,) = (c for c in psutil.Process(server.process.pid).children(True) if "-np" in c.cmdline())
+    socket = child.cmdline()[child.cmdline().index("--host") + 1]
+    key = {"Authorization": f"Bearer {child.environ()['LLAMA_API_KEY']}"}
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(socket), headers=key) as session,
+        session.post("http://engine" + path, json=body) as response,
+    ):
+        return response.status, await response.json()
+
+
+def comparable(answer: Any) -> Any:
+    """Without what differs between any two answers: ids, the time, and how long it took."""
+    if isinstance(answer, dict):
+        kept = {k: comparable(v) for k, v in answer.items() if k not in ("id", "created")}
+        if "timings" in kept:
+            kept["timings"] = sorted(kept["timings"])
+        return kept | {k: type(answer[k]).__name__ for k in ("id", "created") if k in answer}
+    return [comparable(item) for item in answer] if isinstance(answer, list) else answer
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": HELLO}),
+        ("/v1/chat/completions", {"messages": HELLO, "stream": False, "stream_options": None}),
+        ("/v1/chat/completions", {"messages": HELLO, "max_tokens": 200}),  # ends by itself: finish_reason stop
+        ("/v1/chat/completions", {"messages": HELLO, "n": 3}),
+        ("/v1/chat/completions", {"messages": HELLO, "logprobs": True, "top_logprobs": 2}),
+        ("/v1/chat/completions", {"messages": HELLO, "logprobs": True, "max_tokens": 200}),
+        ("/v1/chat/completions", {"messages": HELLO, "logprobs": True, "tools": [WEATHER]}),
+        ("/v1/chat/completions", {"messages": HELLO, "stop": [","]}),
+        ("/v1/chat/completions", {"messages": ASK_FOR_WEATHER, "tools": [WEATHER], "max_tokens": 60}),
+        ("/v1/chat/completions", {"messages": HELLO, "response_format": {"type": "json_object"}, "max_tokens": 60}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Répète: 你好 🙂 ç"}], "max_tokens": 40}),
+        ("/v1/chat/completions", {"messages": HELLO, "return_progress": True, "timings_per_token": True}),
+        ("/v1/completions", {"prompt": "One, two,"}),
+        ("/v1/completions", {"prompt": "One, two,", "logprobs": 2}),
+        ("/v1/completions", {"prompt": ["One, two,", "Red, green,"], "n": 1}),
+        ("/v1/completions", {"prompt": [504, 28, 827], "stop": "\n"}),
+        ("/v1/chat/completions", {"messages": HELLO, "temperature": "hot"}),
+        ("/v1/chat/completions", {"messages": HELLO, "n": 50}),
+        ("/v1/chat/completions", {"messages": HELLO, "grammar": "this is no grammar"}),
+        ("/v1/completions", {"prompt": [9999999]}),
+    ],
+)
+async def test_the_same_answer(server: Serving, path: str, fields: dict[str, Any]) -> None:
+    body = {"model": "demo", "temperature": 0, "max_tokens": 12, "seed": 1, "cache_prompt": False, **fields}
+    status, answer, _ = await server.post(path, **body)
+    expected_status, expected = await engine_itself(server, path, body)
+    assert status == expected_status, answer
+    assert comparable(answer) == comparable(expected)
+    assert list(answer) == list(expected)  # the same order, for those who read it
