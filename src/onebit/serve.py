@@ -27,6 +27,7 @@ from onebit.engines.state import State
 from onebit.engines.supervisor import Engine, Patience
 from onebit.errors import EngineFailed, PortTaken, Unavailable
 from onebit.router.app import App
+from onebit.router.client_side import ClientSide
 from onebit.router.pool import Pool, standing_of, view_of
 from onebit.scheduler.gate import Gate
 from onebit.scheduler.slots import SlotLedger
@@ -158,7 +159,7 @@ class _Uvicorn(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=ClientSide,
                 loop="none",
                 lifespan="off",
                 ws="none",

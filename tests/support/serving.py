@@ -30,6 +30,7 @@ class Serving:
         self.args = args
         self.output: list[str] = []
         self.url = ""
+        self.patience = PATIENCE_S
         self.session: aiohttp.ClientSession = None  # type: ignore[assignment]  # set by `serving`
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -61,13 +62,13 @@ class Serving:
     async def until(self, what: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """Wait until the engines are as `what` says."""
         engines: list[dict[str, Any]] = []
-        with anyio.move_on_after(PATIENCE_S):
+        with anyio.move_on_after(self.patience):
             while True:
                 engines = await self.engines()
                 if what(engines):
                     return engines
                 await anyio.sleep(0.02)
-        raise AssertionError(f"still not so after {PATIENCE_S} s: {engines}\n{self.text}")
+        raise AssertionError(f"still not so after {self.patience} s: {engines}\n{self.text}")
 
     async def wait(self) -> int:
         """Its exit code."""
@@ -101,18 +102,21 @@ def start(*args: str | Path, env: Mapping[str, str] | None = None) -> Serving:
 
 
 @asynccontextmanager
-async def serving(*args: str | Path, env: Mapping[str, str] | None = None) -> AsyncIterator[Serving]:
+async def serving(
+    *args: str | Path, env: Mapping[str, str] | None = None, patience: float = PATIENCE_S
+) -> AsyncIterator[Serving]:
     """A server that is up. Afterwards it is stopped, and nothing it started may be left."""
     server = start(*args, env=env)
+    server.patience = patience
     children: list[psutil.Process] = []
     try:
-        with anyio.move_on_after(PATIENCE_S):
+        with anyio.move_on_after(patience):
             while not (found := _URL.search(server.text)):
                 assert server.process.poll() is None, f"it ended:\n{server.text}"
                 await anyio.sleep(0.02)
             server.url = found[1]
         assert server.url, f"it does not come up:\n{server.text}"
-        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+        timeout = aiohttp.ClientTimeout(total=patience)
         async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
             server.session = session
             yield server

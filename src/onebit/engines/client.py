@@ -8,7 +8,7 @@ from time import monotonic
 
 import anyio
 
-from onebit.engines.http import Response, request
+from onebit.engines.http import Response, connect
 from onebit.engines.llama_server import Address
 
 _PROBE_TIMEOUT_S = 5.0
@@ -33,8 +33,12 @@ class EngineClient:
         self._asked = (0.0, 0)  # when in_work was last asked, and the answer
 
     async def post(self, path: str, body: bytes) -> Response:
-        """Send a JSON body; return when the answer's headers are there. `done` ends it."""
-        response = await self._send(b"POST", path, body)
+        """Send a JSON body; return when the answer's headers are there. `done` ends it.
+
+        A call that is cancelled ends only then, too: given up before, it might still be on its way to a slot, and
+        nobody could say when that is free again. The headers come at once where a slot is free.
+        """
+        response = await self._send(b"POST", path, body, at_any_rate=True)
         self.last_byte = monotonic()
         return response
 
@@ -98,8 +102,16 @@ class EngineClient:
             finally:
                 self.done(response)
 
-    async def _send(self, method: bytes, path: str, body: bytes = b"") -> Response:
+    async def _send(self, method: bytes, path: str, body: bytes = b"", *, at_any_rate: bool = False) -> Response:
         if self._closed:
             raise ConnectionResetError("the engine was stopped")
-        head = b"%b %b HTTP/1.1\r\n%b" % (method, path.encode(), self._head)
-        return await request(self._address, head, body, self._open)
+        head = b"%b %b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (method, path.encode(), self._head, len(body))
+        response = Response(await connect(self._address))
+        self._open.add(response)
+        try:
+            response.send(head + body)
+            await response.begun(at_any_rate=at_any_rate)
+        except BaseException:
+            self.done(response)
+            raise
+        return response

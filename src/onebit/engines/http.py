@@ -6,13 +6,14 @@ Not a general client, and on purpose not a pooled one:
   of 100 requests on a reused connection met that (measured). Connecting to a Unix socket costs 0.1 ms.
 * aiohttp 3.14's client waits for ever when an engine sends garbage inside a chunked body, even after the peer has
   closed, and cost 1.1 ms of the relay's 2.3 ms for a 64-chunk answer (docs/benchmarks.md).
+* A bare socket, not asyncio's transport: a Unix socket connects and takes the request without waiting, so a request
+  is on its way in the turn of the event loop in which it got its slot.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import cast
+import socket
 
 import httptools
 
@@ -20,60 +21,96 @@ from onebit.engines.llama_server import Address
 
 # Bytes taken from an engine ahead of a slow client; beyond them the engine has to wait.
 _HIGH_WATER = 1 << 18
+_READ = 1 << 16  # bytes at a time
+_FULL_BACKLOG_PAUSE_S = 0.002
 
 
-class Response(asyncio.Protocol):
+class Response:
     """An answer as it arrives. Also the connection it arrives on, which ends with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self.status = 0
         self.headers: dict[bytes, bytes] = {}  # names in lower case
         self.complete = False
+        self._loop = asyncio.get_running_loop()
+        self._socket = connection
+        self._fd = connection.fileno()  # -1: closed
         self._parser = httptools.HttpResponseParser(self)
-        self._transport: asyncio.Transport | None = None
+        self._unsent: memoryview | None = None
         self._chunks: list[bytes] = []
         self._buffered = 0
         self._paused = False
         self._error: OSError | None = None
         self._begun = False
         self._waiter: asyncio.Future[None] | None = None
+        self._loop.add_reader(self._fd, self._readable)
 
-    async def body(self) -> AsyncIterator[bytes]:
-        """The body's bytes, as much at a time as has come. Raises OSError when it breaks off."""
-        while True:
-            if self._chunks:
-                data = b"".join(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
-                self._chunks.clear()
-                self._buffered = 0
-                if self._paused and self._transport is not None:
-                    self._paused = False
-                    self._transport.resume_reading()
-                yield data
-            elif self.complete:
-                return
-            elif self._error is not None:
-                raise self._error
-            else:
-                await self._news()
+    async def begun(self, *, at_any_rate: bool = False) -> None:
+        """Return when the status and headers are there. Raises OSError when they never come.
 
-    async def read(self) -> bytes:
-        """The whole body. Raises OSError when it breaks off."""
-        return b"".join([chunk async for chunk in self.body()])
-
-    def close(self) -> None:
-        """End the connection, whatever is still to come."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    async def begun(self) -> None:
-        """Return when the status and headers are there. Raises OSError when they never come."""
+        `at_any_rate`: even the cancellation of the task waits for that.
+        """
+        cancelled: asyncio.CancelledError | None = None
         while not self._begun:
             if self._error is not None:
                 raise self._error
+            try:
+                await self._news()
+            except asyncio.CancelledError as error:
+                if not at_any_rate:
+                    raise
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    async def chunk(self) -> bytes:
+        """What has come of the body since the last time; empty at its end. Raises OSError when it breaks off.
+
+        When `complete` is true afterwards, nothing follows.
+        """
+        while not self._chunks:
+            if self.complete:
+                return b""
+            if self._error is not None:
+                raise self._error
             await self._news()
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        self._buffered = 0
+        if self._paused and self._fd >= 0:
+            self._paused = False
+            self._loop.add_reader(self._fd, self._readable)
+        return data
+
+    async def read(self) -> bytes:
+        """The whole body. Raises OSError when it breaks off."""
+        parts: list[bytes] = []
+        while part := await self.chunk():
+            parts.append(part)
+        return b"".join(parts)
+
+    def send(self, data: bytes) -> None:
+        """Write the request; what the socket does not take now goes out as it can."""
+        sent = self._write(data)
+        if sent < len(data):
+            self._unsent = memoryview(data)[sent:]
+            self._loop.add_writer(self._fd, self._writable)
+
+    def close(self) -> None:
+        """End the connection, whatever is still to come."""
+        if self._fd < 0:
+            return
+        self._loop.remove_reader(self._fd)
+        if self._unsent is not None:
+            self._loop.remove_writer(self._fd)
+        self._fd = -1
+        self._socket.close()
+        del self._parser  # it holds us: without this, each answer left a cycle of ten objects to the collector
+        if not self.complete:
+            self._fail("the connection was closed")
 
     async def _news(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:
@@ -89,31 +126,50 @@ class Response(asyncio.Protocol):
         self.close()
         self._wake()
 
-    # --- asyncio.Protocol --------------------------------------------------------------------------------------
+    # --- the event loop calls ------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+    def _readable(self) -> None:
         try:
-            self._parser.feed_data(data)
+            data = self._socket.recv(_READ)
+            if data:
+                self._parser.feed_data(data)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(str(error))
+            return
         except httptools.HttpParserError as error:
             self._fail(f"it sent what is not HTTP: {error}")
             return
-        if self._buffered > _HIGH_WATER and not self._paused and self._transport is not None:
+        if not data:
+            self._ended()
+        elif self._buffered > _HIGH_WATER and self._fd >= 0:
             self._paused = True
-            self._transport.pause_reading()
+            self._loop.remove_reader(self._fd)
         self._wake()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection ended; a body that says no length ends with it."""
-        if not self.complete and self._begun and not self.headers.keys() & {b"content-length", b"transfer-encoding"}:
+    def _ended(self) -> None:
+        """The engine closed; a body that says no length ends with that."""
+        if self._begun and not self.headers.keys() & {b"content-length", b"transfer-encoding"}:
             self.complete = True
-        self._fail(str(exc) if exc else "the connection closed in the middle of an answer")
+        self._fail("the connection closed in the middle of an answer")
 
-    # --- httptools ---------------------------------------------------------------------------------------------
+    def _writable(self) -> None:
+        if self._unsent is not None:
+            self._unsent = self._unsent[self._write(self._unsent) :]
+            if not self._unsent:
+                self._unsent = None
+                self._loop.remove_writer(self._fd)
+
+    def _write(self, data: bytes | memoryview) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)  # reading tells why; an engine may also answer before it has read all
+
+    # --- httptools calls -----------------------------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
@@ -135,23 +191,24 @@ class Response(asyncio.Protocol):
         self.close()
 
 
-async def request(address: Address, head: bytes, body: bytes, register: set[Response]) -> Response:
-    """Send `head` (all but its length and end) and `body`; return when the answer's headers are there.
-
-    The response is in `register` from the moment it can be closed. Raises OSError when there is no connection, or
-    no HTTP. A call that fails or is cancelled leaves neither a connection nor an entry behind.
-    """
-    loop = asyncio.get_running_loop()
-    if address.socket is not None:
-        transport, response = await loop.create_unix_connection(Response, str(address.socket))
+async def connect(address: Address) -> socket.socket:
+    """A connection to an engine. Raises OSError."""
+    if address.socket is None:
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     else:
-        transport, response = await loop.create_connection(Response, "127.0.0.1", address.port)
-    register.add(response)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        transport.write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
-        await response.begun()
+        connection.setblocking(False)
+        if address.socket is None:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", address.port))
+            return connection
+        while True:
+            try:
+                connection.connect(str(address.socket))
+                return connection
+            except BlockingIOError:  # the engine's backlog is full (128), and nothing would tell when it is not
+                await asyncio.sleep(_FULL_BACKLOG_PAUSE_S)
     except BaseException:
-        register.discard(response)
-        response.close()
+        connection.close()
         raise
-    return response

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import itertools
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
-
-import anyio
 
 from onebit.engines.supervisor import Engine
 from onebit.errors import (
@@ -22,17 +21,20 @@ from onebit.errors import (
     UnknownPath,
 )
 from onebit.router.admin import ADMIN
-from onebit.router.endpoints import ENDPOINTS, Endpoint
+from onebit.router.endpoints import ENDPOINTS
 from onebit.router.openai import Call, read_call
 from onebit.router.pool import Pool
 from onebit.router.relay import relay
 from onebit.router.reply import Receive, Reply, Send
-from onebit.router.upstream import lost, open_exchange
+from onebit.router.stoppable import Stoppable
+from onebit.router.upstream import Exchange, lost
 
 _log = logging.getLogger("onebit.router")
 
 _OPEN_PATHS = frozenset({"/health", "/v1/health"})  # as with llama-server: a health check needs no key
 _MAX_ID_CHARS = 128
+_PROCESS = secrets.token_hex(8).encode()
+_numbers = itertools.count(1)
 
 
 class App:
@@ -42,14 +44,14 @@ class App:
         self.pools = pools
         self._keys = tuple(k.encode() for k in keys)
         self._max_body = max_body
-        self._running: set[anyio.CancelScope] = set()
+        self._running: set[Stoppable] = set()
         self._cut = False
 
     def cut(self) -> None:
         """End all running requests now; each client is told."""
         self._cut = True
-        for scope in tuple(self._running):
-            scope.cancel()
+        for running in tuple(self._running):
+            running.stop()
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """ASGI. Only HTTP comes in here: uvicorn is started without lifespan and websockets."""
@@ -117,40 +119,19 @@ class App:
 
     async def _run(self, call: Call, receive: Receive, reply: Reply) -> None:
         """Answer `call`, but stop at once when the client leaves, or when the server cuts everything off."""
-        left = False
-        scope = anyio.CancelScope()
-
-        async def watch() -> None:
-            nonlocal left
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            left = True
-            scope.cancel()
-
+        running = Stoppable()
         # A bare task: a task group of its own would cost every request a tenth of the router's time (measured), and
         # this one can neither fail nor outlive the block.
-        watcher = asyncio.create_task(watch())
-        self._running.add(scope)
+        watcher = asyncio.create_task(_stop_when_left(receive, running))
+        self._running.add(running)
         try:
-            with scope:
-                await self._tell(call.endpoint, reply, lambda: self._answer(call, reply))
+            with running:
+                await _tell(call, reply, self._answer(call, reply))
         finally:
-            self._running.discard(scope)
+            self._running.discard(running)
             watcher.cancel()
-        if self._cut and not left and not reply.ended:
-            await self._tell(call.endpoint, reply, _interrupt)
-
-    async def _tell(self, endpoint: Endpoint, reply: Reply, work: Callable[[], Awaitable[None]]) -> None:
-        """Run `work`; an error becomes a response, or, where one has begun, the last event of the stream."""
-        try:
-            await work()
-        except OnebitError as error:
-            if reply.ended:
-                raise
-            if reply.begun:
-                await reply.end(endpoint.error_event(error))
-            else:
-                await reply.error(error)
+        if self._cut and not watcher.done() and not reply.ended:
+            await _tell(call, reply, _interrupt())
 
     async def _answer(self, call: Call, reply: Reply) -> None:
         pool = self.pools[call.model]
@@ -167,8 +148,27 @@ class App:
                     raise
 
 
+async def _tell(call: Call, reply: Reply, work: Awaitable[None]) -> None:
+    """Run `work`; an error becomes a response, or, where one has begun, the last event of the stream."""
+    try:
+        await work
+    except OnebitError as error:
+        if reply.ended:
+            raise
+        if reply.begun:
+            await reply.end(call.endpoint.error_event(error))
+        else:
+            await reply.error(error)
+
+
+async def _stop_when_left(receive: Receive, running: Stoppable) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    running.stop()
+
+
 async def _exchange(engine: Engine, call: Call, slots: int, reply: Reply) -> None:
-    async with open_exchange(engine, call, slots) as exchange:
+    async with Exchange(engine, call, slots) as exchange:
         try:
             await relay(exchange, call, reply)
         except OSError as error:
@@ -184,4 +184,4 @@ def _request_id(headers: Mapping[bytes, bytes]) -> bytes:
     given = headers.get(b"x-request-id", b"")
     if 0 < len(given) <= _MAX_ID_CHARS and given.isascii() and given.decode().isprintable():
         return given
-    return b"req-" + secrets.token_hex(12).encode()
+    return b"req-%b-%x" % (_PROCESS, next(_numbers))

@@ -14,6 +14,7 @@ _EVENT_END = b"\n\n"
 _NULL_EVENT = b"data: null\n\n"  # llama-server starts a second sequence with it; the openai SDK cannot read it
 _MAX_EVENT = 16 << 20  # an "event" longer than this is not an answer
 
+_NO_STORE = (b"cache-control", b"no-store")
 _TYPES = (b"content-type", b"content-encoding")
 
 
@@ -39,7 +40,8 @@ async def _copy_events(response: Response, client: EngineClient, call: Call, rep
     """Copy whole events only: when the engine dies inside one, its half must not reach the client."""
     rest = b""
     last = b""
-    async for chunk in response.body():
+    held = b""
+    while chunk := await response.chunk():
         client.touch()
         data = rest + chunk if rest else chunk
         if data.endswith(_EVENT_END):
@@ -55,18 +57,23 @@ async def _copy_events(response: Response, client: EngineClient, call: Call, rep
         if call.need.sequences > 1:
             data = data.replace(_NULL_EVENT, b"")
         if not reply.begun:
-            await reply.begin(response.status, EVENTS, (b"cache-control", b"no-store"))
+            await reply.begin(response.status, EVENTS, _NO_STORE)
         last = data
-        await reply.write(data)
+        if response.complete:
+            held = data  # it goes out together with the end
+        else:
+            await reply.write(data)
     if rest or not last or (call.endpoint.done and not last.endswith(call.endpoint.done) and b'"error"' not in last):
+        if held:
+            await reply.write(held)
         raise EngineLost("the engine's answer ended too early")
-    await reply.end()
+    await reply.end(held)
 
 
 async def _assemble(response: Response, client: EngineClient, answer: Answer, reply: Reply) -> None:
     rest = b""
     try:
-        async for chunk in response.body():
+        while chunk := await response.chunk():
             client.touch()
             data = rest + chunk
             cut = data.rfind(_EVENT_END) + len(_EVENT_END)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-
 import anyio
 
 from onebit.engines.client import EngineClient
@@ -13,6 +9,7 @@ from onebit.engines.http import Response
 from onebit.engines.supervisor import Engine
 from onebit.errors import EngineLost
 from onebit.router.openai import Call
+from onebit.router.stoppable import to_its_end
 
 # When to ask whether an engine has let go of a request that nobody reads any more. It takes 0.02 to 0.05 s when it
 # generates. In a prompt it takes until the batch ends, and an engine that is otherwise idle notices only after a
@@ -20,40 +17,41 @@ from onebit.router.openai import Call
 _SETTLE_PAUSES_S = (0.03, 0.03, 0.06, 0.12, 0.25, 1.2)
 
 
-@dataclass(frozen=True, slots=True)
 class Exchange:
-    """A response whose headers are there, and the client it comes through."""
+    """Sends a call; its block has the response, and is left when the engine works on it no more.
 
-    response: Response
-    client: EngineClient
-
-
-@asynccontextmanager
-async def open_exchange(engine: Engine, call: Call, slots: int) -> AsyncIterator[Exchange]:
-    """Send `call`; the block has the response. The block is left when the engine works on it no more.
-
-    `slots`: how many the lease holds. Raises EngineLost when the engine cannot be reached.
+    Entering raises EngineLost when the engine cannot be reached.
     """
-    client = engine.client
-    if client is None:
-        raise EngineLost(f"engine {engine.spec.name} went down")
-    try:
-        # Shielded: the engine has a free slot for us, so its headers come at once. A request given up before them
-        # might still be on its way to the slot, and nobody could say when the slot is free again.
-        with anyio.CancelScope(shield=True):
-            response = await client.post(call.endpoint.path, call.body)
-    except OSError as error:
-        raise lost(engine, error) from None
-    client.live += slots
-    try:
-        yield Exchange(response, client)
-    finally:
-        client.live -= slots
-        complete = response.complete
-        client.done(response)
+
+    __slots__ = ("_call", "_engine", "_slots", "client", "response")
+
+    client: EngineClient
+    response: Response
+
+    def __init__(self, engine: Engine, call: Call, slots: int) -> None:
+        """`slots`: how many the lease holds."""
+        self._engine = engine
+        self._call = call
+        self._slots = slots
+
+    async def __aenter__(self) -> Exchange:
+        client = self._engine.client
+        if client is None:
+            raise EngineLost(f"engine {self._engine.spec.name} went down")
+        try:
+            self.response = await client.post(self._call.endpoint.path, self._call.body)
+        except OSError as error:
+            raise lost(self._engine, error) from None
+        self.client = client
+        client.live += self._slots
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.client.live -= self._slots
+        complete = self.response.complete
+        self.client.done(self.response)
         if not complete:
-            with anyio.CancelScope(shield=True):
-                await _settled(engine, client)
+            await to_its_end(_settled(self._engine, self.client))
 
 
 def lost(engine: Engine, error: OSError) -> EngineLost:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
@@ -30,6 +29,24 @@ class Lease:
     def engine(self) -> str:
         """The engine's name."""
         return self.claim.engine
+
+
+class Admission:
+    """One passage through the gate: the block that holds a lease."""
+
+    __slots__ = ("_claim", "_gate", "_need", "_retry")
+
+    def __init__(self, gate: Gate, need: Need, retry: bool) -> None:
+        self._gate = gate
+        self._need = need
+        self._retry = retry
+
+    async def __aenter__(self) -> Lease:
+        self._claim = self._gate.take(self._need) or await self._gate.wait(self._need, front=self._retry)
+        return Lease(self._claim)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._gate.give_back(self._claim)
 
 
 class Gate:
@@ -61,19 +78,14 @@ class Gate:
         """Requests in line."""
         return len(self._line)
 
-    @asynccontextmanager
-    async def admit(self, need: Need, *, retry: bool = False) -> AsyncIterator[Lease]:
-        """Hold slots for the length of the block.
+    def admit(self, need: Need, *, retry: bool = False) -> Admission:
+        """Hold slots for the length of the block: `async with gate.admit(need) as lease`.
 
         `retry`: the request was admitted before and its engine died; it goes to the front of the line.
-        Raises QueueFull (429), WaitTooLong (503), Unavailable (503: no engine can serve it), InvalidRequest
+        Entering raises QueueFull (429), WaitTooLong (503), Unavailable (503: no engine can serve it), InvalidRequest
         (the request asks for what none of the engines can do).
         """
-        claim = self._take(need) or await self._wait(need, front=retry)
-        try:
-            yield Lease(claim)
-        finally:
-            self._give_back(claim)
+        return Admission(self, need, retry)
 
     def engine_changed(self, name: str, standing: Standing, cause: str | None = None) -> None:
         """An engine came up or went down: serve or refuse those who wait. `cause`: why it is gone, one sentence."""
@@ -105,7 +117,7 @@ class Gate:
 
     # --- one tick each, no await: nothing comes between the check and the take ------------------------------
 
-    def _take(self, need: Need) -> Claim | None:
+    def take(self, need: Need) -> Claim | None:
         if self._closed is not None:
             raise self._closed()
         if not self._line:  # those in line were first; hand_over has given them all that fits
@@ -116,7 +128,7 @@ class Gate:
             raise self._hopeless_error(need)
         return None
 
-    def _give_back(self, claim: Claim) -> None:
+    def give_back(self, claim: Claim) -> None:
         self.ledger.release(claim)
         self._releases.append(self._clock())
         if self._line:
@@ -135,7 +147,7 @@ class Gate:
 
     # --- the only place that waits ---------------------------------------------------------------------------
 
-    async def _wait(self, need: Need, *, front: bool) -> Claim:
+    async def wait(self, need: Need, *, front: bool) -> Claim:
         if len(self._line) >= self._max_waiting and not front:
             raise QueueFull(
                 f"{len(self._line)} requests are waiting already, the most this server queues",
@@ -150,7 +162,7 @@ class Gate:
                 await waiter.event.wait()
         except BaseException:
             if not self._line.leave(waiter) and waiter.claim is not None:
-                self._give_back(waiter.claim)  # cancelled in the tick it was granted
+                self.give_back(waiter.claim)  # cancelled in the tick it was granted
             raise
         if waiter.claim is not None:  # even when the deadline passed in the same tick
             return waiter.claim

@@ -1,0 +1,52 @@
+"""uvicorn's HTTP protocol, with one thing changed: a response's head goes out together with its first part."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+
+class ClientSide(HttpToolsProtocol):
+    """A client's connection.
+
+    uvicorn writes head and body one after the other, and uvloop sends each at once. Joined, the relay's CPU time for
+    an answer of 64 chunks was 9 % less, and the client had one segment less to take (docs/benchmarks.md).
+    """
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if cycle.scope["method"] != "HEAD":  # there, no part follows
+            cycle.transport = cast(asyncio.Transport, HeadHolder(cycle, cycle.transport))
+        super()._start_asgi_task(cycle, app)
+
+
+class HeadHolder:
+    """What one response writes to: it keeps the head until something follows."""
+
+    __slots__ = ("_cycle", "_head", "_seen", "_transport", "is_closing")
+
+    def __init__(self, cycle: RequestResponseCycle, transport: asyncio.Transport) -> None:
+        self._cycle = cycle
+        self._transport = transport
+        self._head = b""
+        self._seen = False
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """As a transport's; the first thing a begun response writes is its head."""
+        if self._seen:
+            self._transport.write(self._head + data if self._head else data)
+            self._head = b""
+        elif self._cycle.response_started:
+            self._seen = True
+            self._head = data
+        else:
+            self._transport.write(data)  # 100 Continue
+
+    def close(self) -> None:
+        """As a transport's."""
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
+        self._transport.close()
