@@ -64,7 +64,7 @@ async def test_kill_9_of_the_engine_under_streams(cpu_build: Build, demo: Path) 
         async with anyio.create_task_group() as group:
             for n in range(2):
                 group.start_soon(ask, n)
-            await server.until(lambda es: len(begun) == 2)
+            await server.until(lambda _: len(begun) == 2)
             for n in range(2, 5):
                 group.start_soon(ask, n)
             (engine,) = await server.until(lambda es: es[0]["waiting"] == 3)

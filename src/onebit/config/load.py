@@ -39,7 +39,9 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, int]]:
             raise ConfigError(f"{file} is over 1 MiB: not a config file")
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"config file {file} does not exist") from None
+        raise ConfigError(
+            f"config file {file} does not exist", hint="docs/onebit.example.yaml is one to start from"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read config file {file}: {error}") from None
     try:

@@ -160,7 +160,10 @@ def _context(config: ServeConfig, info: ModelInfo) -> int:
 def _devices(config: ServeConfig, find: Find) -> list[tuple[Device, Build]]:
     wanted = [Device.parse(text) for text in config.device]
     if len(wanted) > 1 and not config.adaptive:
-        raise ConfigError(f"--device {','.join(config.device)}: two devices need --adaptive")
+        raise ConfigError(
+            f"--device {','.join(config.device)}: two devices need --adaptive",
+            hint="add --adaptive, or name one device",
+        )
     if not wanted:
         wanted = _found_devices(config, find)
     if config.adaptive and len(wanted) == 1:
