@@ -10,7 +10,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -86,26 +86,36 @@ class Server:
         pool = Pool(plan.alias, plan.context, int(time.time()), self.engines, self.gate)
         self.app = App({pool.model: pool}, keys=config.keys(), max_body=config.max_body)
         self.stops = Stops()
+        self.up = anyio.Event()  # every engine is ready or has failed, and one is ready
         self._settled = anyio.Event()  # every engine is ready or has failed, for the first time
 
-    async def run(self, started: Callable[[Server], None], draining: Callable[[int], None]) -> Ending:
-        """Serve until stopped. `started` is called once the engines are up, `draining` with the slots in use.
+    async def run(self, show: Callable[[Server], Awaitable[None]], draining: Callable[[int], None]) -> Ending:
+        """Serve until stopped.
 
-        Raises EngineFailed when no engine comes up at all.
+        `show` runs beside the start and may wait for `up`; `draining` is called with the slots in use after the
+        first Ctrl-C. Raises EngineFailed when no engine comes up at all.
         """
         _raise_file_limit()
         http = _Uvicorn(self.app)
+        showing = anyio.CancelScope()
+
+        async def shown() -> None:
+            with showing:
+                await show(self)
+
         ending: Ending | EngineFailed
         async with anyio.create_task_group() as group:
             with _signals(self.stops):
                 group.start_soon(http.serve, [self.listener.socket])
+                group.start_soon(shown)
                 async with anyio.create_task_group() as engines:
                     for engine in self.engines.values():
                         engines.start_soon(engine.run)
                     try:
-                        ending = await self._serve(started, draining)
+                        ending = await self._serve(draining)
                     except EngineFailed as error:
                         ending = error  # raised below: a task group would wrap it
+                    showing.cancel()
                     for engine in self.engines.values():
                         engine.stop()
                 http.should_exit = True
@@ -113,13 +123,13 @@ class Server:
             raise ending
         return ending
 
-    async def _serve(self, started: Callable[[Server], None], draining: Callable[[int], None]) -> Ending:
+    async def _serve(self, draining: Callable[[int], None]) -> Ending:
         await _either(self._settled, self.stops.first)
         if not self.stops.first.is_set():
             if all(e.state is State.FAILED for e in self.engines.values()):
                 causes = "\n".join(f"engine {e.spec.name}: {e.cause}" for e in self.engines.values())
                 raise EngineFailed(causes, hint=f"the engines' logs are in {paths.log_dir()}")
-            started(self)
+            self.up.set()
             await self.stops.first.wait()
         return await self._drain(draining)
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from onebit.engines.device import Build
-from tests.support.mtp import Chain, build_chain_model, simulate, split
+from tests.support.mtp import Chain, build_chain_model, make_adapter, simulate, split
 from tests.support.serving import Serving, serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.engine]
@@ -109,6 +109,17 @@ async def test_logprobs_go_to_the_engine_that_does_not_draft(cpu_build: Build, r
         status, answer, _ = await server.post(COMPLETIONS, **body)
         assert (status, answer["error"]["param"]) == (400, "logprobs")
         assert "--adaptive" in answer["error"]["message"]
+
+
+async def test_an_adapter_is_applied_with_its_scale(cpu_build: Build, right: Chain, tmp_path: Path) -> None:
+    """After the first word of the reply comes a word that is not the next one, unless the scale is 0."""
+    first, second, other = right.reply[0], right.reply[1], right.reply[9]
+    adapter = tmp_path / "a.gguf"
+    make_adapter(right.path, adapter, after=first, say=other)
+    for scale, expected in (("", other), (":0", second)):
+        async with serving("-m", right.path, *ALIAS, "--lora", f"{adapter}{scale}") as server:
+            text, _ = await _answer(server, first, 1)
+            assert text == right.tokens[expected].replace("Ġ", " ")
 
 
 async def test_ngram_drafting_works_on_any_model_and_changes_no_text(cpu_build: Build, right: Chain) -> None:

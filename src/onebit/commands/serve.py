@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from collections.abc import Callable
 
     from onebit.config.schema import ServeConfig
-    from onebit.engines.device import Build
-    from onebit.engines.plan import Plan
-    from onebit.serve import Ending, Listener, Server
+    from onebit.engines.device import Build, Device
 
 _MODEL, _ENGINES, _ENDPOINT = "Model", "Engines", "Endpoint"
 
@@ -211,11 +210,12 @@ def _run(given: dict[str, Any], file: Path | None) -> int:
 
     from onebit.commands import console
     from onebit.commands.models import progress
+    from onebit.commands.serve_display import home_as_tilde, show_draining, show_start
     from onebit.config.load import load
     from onebit.engines.plan import plan
     from onebit.models.gguf_file import inspect
     from onebit.models.pull import resolve
-    from onebit.serve import listen, run_folder
+    from onebit.serve import Ending, Server, listen, run_folder
 
     config = load(given, file)
     listener = listen(config.host, config.port)
@@ -226,20 +226,27 @@ def _run(given: dict[str, Any], file: Path | None) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     decided = plan(config, inspect(path), _finder(config), inspect, cores)
     for spec in decided.engines:
-        console.err().print(f"engine {spec.name}: {spec.build.path} ({spec.build.origin})", style="dim", soft_wrap=True)
+        where = f"engine {spec.name}: {home_as_tilde(spec.build.path)}\n  ({spec.build.origin})"
+        console.err().print(where, style="dim", soft_wrap=True, markup=False)
+
+    async def run(folder: Path) -> Ending:
+        server = Server(config, decided, listener, folder)
+        return await server.run(show_start, show_draining)
+
     with run_folder() as folder:
-        ending = anyio.run(_serve, config, decided, listener, folder, backend_options={"use_uvloop": True})
+        ending = anyio.run(run, folder, backend_options={"use_uvloop": True})
+    if ending is Ending.CUT:
+        console.err().print("stopped; requests that were still running were cut off")
     return ending.value
 
 
-def _finder(config: ServeConfig) -> Any:
-    """find_build, which offers to compile one where there is somebody to ask."""
-    import sys
+def _finder(config: ServeConfig) -> Callable[[Device], Build]:
+    """find_build, each device once; where nothing serves the CPU and somebody is there to ask, it offers to compile."""
     from functools import cache
 
-    from onebit.commands import engines
+    from onebit.commands import console, engines
     from onebit.engines.builds import find_build
-    from onebit.engines.device import Device
+    from onebit.engines.device import DeviceKind
     from onebit.errors import NoBuild
 
     @cache
@@ -247,111 +254,12 @@ def _finder(config: ServeConfig) -> Any:
         try:
             return find_build(device, config.llama_server)
         except NoBuild as error:
-            asked_for = not config.device or str(device) in config.device
-            if config.llama_server or not asked_for or device.kind.value != "cpu" or not sys.stdin.isatty():
+            if config.llama_server or device.kind is not DeviceKind.CPU or not sys.stdin.isatty():
                 raise
-            from onebit.commands import console
-
-            console.err().print(f"{error.message}.")
+            console.err().print(f"{error.message}.", markup=False)
             if not typer.confirm("Compile one now? (about 5 minutes on two cores)", default=True, err=True):
                 raise
             engines.build_engine(device.kind)
-            return find_build(device, None)
+            return find_build(device)
 
     return find
-
-
-async def _serve(config: ServeConfig, decided: Plan, listener: Listener, folder: Path) -> Ending:
-    import anyio
-
-    from onebit.commands import console
-    from onebit.serve import Ending, Server
-
-    server = Server(config, decided, listener, folder)
-    err = console.err()
-    up = anyio.Event()
-
-    def started(server: Server) -> None:
-        up.set()
-
-    def draining(slots: int) -> None:
-        err.print(
-            f"stopping: {slots} slot(s) still at work, up to {config.grace:g} s to finish; Ctrl-C again stops now"
-        )
-
-    ending = Ending.CLEAN
-    async with anyio.create_task_group() as group:
-        group.start_soon(_show_start, server, up)
-        try:
-            ending = await server.run(started, draining)
-        except Exception as error:
-            failure: Exception | None = error
-        else:
-            failure = None
-        group.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    if ending is Ending.CUT:
-        err.print("stopped; requests that were still running were cut off")
-    return ending
-
-
-async def _show_start(server: Server, up: Any) -> None:
-    """A line that lives while the engines load, then the panel."""
-    import anyio
-
-    from onebit.commands import console
-    from onebit.engines.state import State
-
-    err = console.err()
-    began = anyio.current_time()
-    with err.status("starting…") as status:
-        while not up.is_set():
-            loading = [e for e in server.engines.values() if e.state is not State.READY]
-            seconds = anyio.current_time() - began
-            words = [f"{e.spec.name} {e.state.value}" + (f": {e.cause}" if e.cause else "") for e in loading]
-            status.update(f"{', '.join(words)} ({seconds:.0f} s)")
-            with anyio.move_on_after(0.2):
-                await up.wait()
-    for note in server.plan.notes:
-        err.print(f"[yellow]note:[/yellow] {note}")
-    for engine in server.engines.values():
-        if engine.state is State.FAILED:
-            err.print(f"[red]engine {engine.spec.name} failed:[/red] {engine.cause}")
-    err.print(_panel(server, anyio.current_time() - began))
-
-
-def _panel(server: Server, seconds: float) -> RenderableType:
-    from rich import box
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
-    from onebit.commands import console
-
-    plan, url = server.plan, server.listener.url
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim")
-    facts.add_column(overflow="fold")
-    facts.add_row("model", f"[bold]{plan.alias}[/bold]  {plan.engines[0].model}")
-    for engine in server.engines.values():
-        spec = engine.spec
-        words = [f"{spec.slots} slot" + ("s" if spec.slots > 1 else "")]
-        if spec.row_limit is not None:
-            words.append("fills first")
-        elif len(server.engines) > 1:
-            words.append("takes the overflow")
-        if spec.draft is not None:
-            words.append(f"drafts up to {spec.draft.length} ({spec.draft.kind.value})")
-        facts.add_row(f"engine {spec.name}", f"{engine.state.value}, " + ", ".join(words))
-    facts.add_row("context", f"{plan.context} tokens in each slot")
-    facts.add_row("endpoint", f"[bold]{url}/v1[/bold]")
-    key = " -H 'Authorization: Bearer $ONEBIT_API_KEY'" if server.config.keys() else ""
-    body = f'{{"model": "{plan.alias}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-    curl = f"curl {url}/v1/chat/completions{key.replace(chr(39), chr(34))} \\\n  -d '{body}'"
-    title = f"onebit is ready after {seconds:.1f} s"
-    if not console.err().is_terminal:
-        return Group(Text(title), facts, Text("try:"), Text(curl))
-    panel = Panel(facts, title=title, title_align="left", border_style="green", box=box.ROUNDED, expand=False)
-    return Group(panel, Text("try it:", style="dim"), Text(curl), Text("Ctrl-C stops", style="dim"))

@@ -54,8 +54,9 @@ class Response:
         while not self._begun:
             if self._error is not None:
                 raise self._error
+            self._waiter = self._loop.create_future()
             try:
-                await self._news()
+                await self._waiter
             except asyncio.CancelledError as error:
                 if not at_any_rate:
                     raise
@@ -73,7 +74,8 @@ class Response:
                 return b""
             if self._error is not None:
                 raise self._error
-            await self._news()
+            self._waiter = self._loop.create_future()
+            await self._waiter
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         self._buffered = 0
@@ -109,16 +111,10 @@ class Response:
         if not self.complete:
             self._fail("the connection was closed")
 
-    async def _news(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():  # done: cancelled
+            waiter.set_result(None)
 
     def _fail(self, reason: str) -> None:
         if self._error is None and not self.complete:

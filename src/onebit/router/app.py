@@ -7,10 +7,9 @@ import hmac
 import itertools
 import logging
 import secrets
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from onebit.engines.supervisor import Engine
 from onebit.errors import (
     BodyTooLarge,
     EngineLost,
@@ -27,7 +26,7 @@ from onebit.router.pool import Pool
 from onebit.router.relay import relay
 from onebit.router.reply import Receive, Reply, Send
 from onebit.router.stoppable import Stoppable
-from onebit.router.upstream import Exchange, lost
+from onebit.router.upstream import Exchange
 
 _log = logging.getLogger("onebit.router")
 
@@ -126,57 +125,58 @@ class App:
         self._running.add(running)
         try:
             with running:
-                await _tell(call, reply, self._answer(call, reply))
+                async with _Told(call, reply):
+                    await self._answer(call, reply)
         finally:
             self._running.discard(running)
             watcher.cancel()
         if self._cut and not watcher.done() and not reply.ended:
-            await _tell(call, reply, _interrupt())
+            async with _Told(call, reply):
+                raise Interrupted("the server is shutting down")
 
     async def _answer(self, call: Call, reply: Reply) -> None:
         pool = self.pools[call.model]
         if not call.endpoint.leased:
-            await _exchange(pool.ready(), call, 0, reply)
+            async with Exchange(pool.ready(), call, 0) as exchange:
+                await relay(exchange, call, reply)
             return
         for attempt in (1, 2):
             try:
                 async with pool.gate.admit(call.need, retry=attempt > 1) as lease:
-                    await _exchange(pool.engines[lease.engine], call, lease.claim.slots, reply)
+                    async with Exchange(pool.engines[lease.engine], call, lease.claim.slots) as exchange:
+                        await relay(exchange, call, reply)
                 return
             except EngineLost:
                 if reply.begun or attempt == 2:
                     raise
 
 
-async def _tell(call: Call, reply: Reply, work: Awaitable[None]) -> None:
-    """Run `work`; an error becomes a response, or, where one has begun, the last event of the stream."""
-    try:
-        await work
-    except OnebitError as error:
-        if reply.ended:
-            raise
-        if reply.begun:
-            await reply.end(call.endpoint.error_event(error))
+class _Told:
+    """A block whose errors become a response, or, where one has begun, the last event of the stream."""
+
+    __slots__ = ("_call", "_reply")
+
+    def __init__(self, call: Call, reply: Reply) -> None:
+        self._call = call
+        self._reply = reply
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, OnebitError) or self._reply.ended:
+            return False
+        if self._reply.begun:
+            await self._reply.end(self._call.endpoint.error_event(error))
         else:
-            await reply.error(error)
+            await self._reply.error(error)
+        return True
 
 
 async def _stop_when_left(receive: Receive, running: Stoppable) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     running.stop()
-
-
-async def _exchange(engine: Engine, call: Call, slots: int, reply: Reply) -> None:
-    async with Exchange(engine, call, slots) as exchange:
-        try:
-            await relay(exchange, call, reply)
-        except OSError as error:
-            raise lost(engine, error) from None
-
-
-async def _interrupt() -> None:
-    raise Interrupted("the server is shutting down")
 
 
 def _request_id(headers: Mapping[bytes, bytes]) -> bytes:

@@ -22,24 +22,22 @@ class ClientSide(HttpToolsProtocol):
 
 
 class HeadHolder:
-    """What one response writes to: it keeps the head until something follows."""
+    """What a response writes its head to: it keeps that until something follows, and then steps aside."""
 
-    __slots__ = ("_cycle", "_head", "_seen", "_transport", "is_closing")
+    __slots__ = ("_cycle", "_head", "_transport", "is_closing")
 
     def __init__(self, cycle: RequestResponseCycle, transport: asyncio.Transport) -> None:
         self._cycle = cycle
         self._transport = transport
         self._head = b""
-        self._seen = False
         self.is_closing = transport.is_closing
 
     def write(self, data: bytes) -> None:
         """As a transport's; the first thing a begun response writes is its head."""
-        if self._seen:
-            self._transport.write(self._head + data if self._head else data)
-            self._head = b""
+        if self._head:
+            self._cycle.transport = self._transport
+            self._transport.write(self._head + data)
         elif self._cycle.response_started:
-            self._seen = True
             self._head = data
         else:
             self._transport.write(data)  # 100 Continue
@@ -48,5 +46,4 @@ class HeadHolder:
         """As a transport's."""
         if self._head:
             self._transport.write(self._head)
-            self._head = b""
         self._transport.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from onebit.engines.client import EngineClient
 from onebit.engines.http import Response
 from onebit.errors import EngineLost
@@ -18,15 +20,14 @@ _NO_STORE = (b"cache-control", b"no-store")
 _TYPES = (b"content-type", b"content-encoding")
 
 
-async def relay(exchange: Exchange, call: Call, reply: Reply) -> None:
+def relay(exchange: Exchange, call: Call, reply: Reply) -> Awaitable[None]:
     """Bring the answer to the client. Raises OSError or EngineLost when it stops too early."""
     response, client = exchange.response, exchange.client
     if not response.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
-        await _copy_whole(response, reply)
-    elif not call.stream and call.endpoint.whole is not None:
-        await _assemble(response, client, call.endpoint.whole(), reply)
-    else:
-        await _copy_events(response, client, call, reply)
+        return _copy_whole(response, reply)
+    if not call.stream and call.endpoint.whole is not None:
+        return _assemble(response, client, call.endpoint.whole(), reply)
+    return _copy_events(response, client, call, reply)
 
 
 async def _copy_whole(response: Response, reply: Reply) -> None:

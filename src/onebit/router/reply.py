@@ -37,9 +37,9 @@ class Reply:
         start = {"type": "http.response.start", "status": status, "headers": [*headers, *self._fixed]}
         await self._send(start)
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> Awaitable[None]:
         """Send a part of the body; waits while the client is slow."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last part."""

@@ -20,7 +20,7 @@ _SETTLE_PAUSES_S = (0.03, 0.03, 0.06, 0.12, 0.25, 1.2)
 class Exchange:
     """Sends a call; its block has the response, and is left when the engine works on it no more.
 
-    Entering raises EngineLost when the engine cannot be reached.
+    Entering and leaving raise EngineLost: the engine could not be reached, or broke off inside the block.
     """
 
     __slots__ = ("_call", "_engine", "_slots", "client", "response")
@@ -41,20 +41,23 @@ class Exchange:
         try:
             self.response = await client.post(self._call.endpoint.path, self._call.body)
         except OSError as error:
-            raise lost(self._engine, error) from None
+            raise _lost(self._engine, error) from None
         self.client = client
         client.live += self._slots
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        broken = _lost(self._engine, error) if isinstance(error, OSError) else None
         self.client.live -= self._slots
         complete = self.response.complete
         self.client.done(self.response)
         if not complete:
             await to_its_end(_settled(self._engine, self.client))
+        if broken is not None:
+            raise broken from None
 
 
-def lost(engine: Engine, error: OSError) -> EngineLost:
+def _lost(engine: Engine, error: OSError) -> EngineLost:
     """Report a broken connection to the supervisor, and make the error for the client of it."""
     engine.doubt()
     detail = str(error) or type(error).__name__
