@@ -74,7 +74,7 @@ def _panel(server: Server, seconds: float) -> RenderableType:
             words.append(f"drafts up to {spec.draft.length} ({spec.draft.kind.value})")
         facts.add_row(f"engine {spec.name}", f"{engine.state.value}, " + ", ".join(words))
     facts.add_row("context", f"{plan.context} tokens in each slot")
-    facts.add_row("endpoint", f"[bold]{url}/v1[/bold]")
+    facts.add_row("endpoint", Text(f"{url}/v1", "bold"))
     key = " -H 'Authorization: Bearer $ONEBIT_API_KEY'" if server.config.keys() else ""
     body = f'{{"model": "{plan.alias}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     curl = f"curl {url}/v1/chat/completions{key.replace(chr(39), chr(34))} \\\n  -d '{body}'"

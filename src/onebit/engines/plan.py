@@ -68,7 +68,7 @@ def plan(config: ServeConfig, info: ModelInfo, find: Find, inspect: Callable[[Pa
                 slots=slots[rank],
                 context=context,
                 batch=_batch(config, device, build, context, slots[rank] if embeddings else 0),
-                threads=config.threads or _threads(cores, [d for d, _ in chosen], rank, build),
+                threads=config.threads or _threads(cores, chosen, rank),
                 gpu_layers=config.n_gpu_layers,
                 draft=drafts,
                 adapters=adapters,
@@ -216,15 +216,15 @@ def _batch(config: ServeConfig, device: Device, build: Build, context: int, embe
     return -(-batch // embedding_slots) * embedding_slots
 
 
-def _threads(cores: int, devices: Sequence[Device], rank: int, build: Build) -> int:
+def _threads(cores: int, chosen: Sequence[tuple[Device, Build]], rank: int) -> int:
     """All cores but one, which the router needs, shared out among the engines that compute on them.
 
     Two OpenMP engines that each took all cores made one token take over a second (two cores, measured).
     """
     free = max(1, cores - 1)
-    if not _on_cpu(devices[rank], build):
+    if not _on_cpu(*chosen[rank]):
         return min(4, free)  # it only launches kernels
-    return max(1, free // sum(d.kind is DeviceKind.CPU or d == devices[rank] for d in devices))
+    return max(1, free // sum(_on_cpu(device, build) for device, build in chosen))
 
 
 def _on_cpu(device: Device, build: Build) -> bool:
