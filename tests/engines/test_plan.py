@@ -139,7 +139,7 @@ def test_a_context_beyond_the_training_is_refused_unless_it_is_stretched() -> No
         (
             {DeviceKind.CPU: CPU_BUILD, DeviceKind.VULKAN: SOFT_BUILD},
             {"adaptive": True, "device": "cpu,vulkan"},
-            [7, 3],
+            [3, 3],
         ),
         (STRIX, {"adaptive": True}, [4, 4]),
         (STRIX, {"threads": 5}, [5]),
