@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: serve test check lint docs constraints clean
+.PHONY: serve engine test check lint docs constraints clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -15,14 +15,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 # A build of llama-server that serves the CPU, compiled once (about 5 minutes on two cores) unless one is found.
-$(VENV)/.engine: $(VENV)/.installed
+engine: $(VENV)/.installed
 	$(BIN)/onebit engines build cpu --if-missing
-	touch $@
 
-serve: $(VENV)/.engine
+serve: engine
 	$(BIN)/onebit serve $(ARGS)
 
-test: $(VENV)/.engine
+test: engine
 	$(BIN)/onebit models pull demo
 	$(BIN)/python -m pytest $(ARGS)
 

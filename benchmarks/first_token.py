@@ -12,7 +12,6 @@ more of direct.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import re
 import shutil
@@ -214,8 +213,12 @@ async def ceiling(folder: Path) -> float:
 
 
 def find(options: Any) -> tuple[Path, Path]:
-    """The real llama-server and a model: as told, else what onebit built and pulled. Ends with a message."""
-    builds = sorted(paths.builds_dir().glob("**/llama-server"), key=os.path.getmtime)
+    """The real llama-server and a model: as told, else what onebit built (for the CPU, if there is one) and pulled.
+
+    Ends with a message when there is none.
+    """
+    found = paths.builds_dir().glob("**/llama-server")
+    builds = sorted(found, key=lambda file: (file.parent.name == "cpu", file.stat().st_mtime))
     on_path = shutil.which("llama-server")
     server = options.llama_server or (builds[-1] if builds else None) or (Path(on_path) if on_path else None)
     model = options.model or next(iter(sorted(paths.models_dir().glob("**/*.gguf"))), None)

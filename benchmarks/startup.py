@@ -1,7 +1,11 @@
-"""How long `onebit --help` takes, beside the Python interpreter alone in the same run. Goal: under 0.3 s."""
+"""How long `onebit --help` takes, beside the Python interpreter alone in the same run. Goal: under 0.3 s.
+
+Byte code is kept between starts, as for any installed package, also where PYTHONDONTWRITEBYTECODE is set.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -9,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._common import ONEBIT, Command, Spread, arguments, report, table
+from benchmarks._common import ONEBIT, Command, Spread, arguments, report, scratch, table
 
 
 def main() -> None:
@@ -21,12 +25,14 @@ def main() -> None:
         "onebit serve --help": [ONEBIT, "serve", "--help"],
     }
     times: dict[str, list[float]] = {name: [] for name in commands}
-    for number in range((3 if options.quick else 10) + 1):
-        for name, argv in commands.items():
-            began = time.perf_counter()
-            subprocess.run(argv, check=True, capture_output=True)
-            if number:
-                times[name].append(time.perf_counter() - began)
+    with scratch() as folder:
+        env = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
+        for number in range((3 if options.quick else 10) + 1):
+            for name, argv in commands.items():
+                began = time.perf_counter()
+                subprocess.run(argv, check=True, capture_output=True, env=env)
+                if number:
+                    times[name].append(time.perf_counter() - began)
     spreads = {name: Spread.of(values) for name, values in times.items()}
     base = spreads["python -c pass"]
     rows = [

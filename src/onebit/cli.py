@@ -4,24 +4,50 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from onebit import __version__
 from onebit.commands import console, doctor, engines, models, serve
 from onebit.errors import OnebitError
 
+if TYPE_CHECKING:
+    from typer._click import Context, HelpFormatter  # typer's own copy of click
+
+
+class GroupedCommand(TyperCommand):
+    """Shows options under the headings of their panels, as rich's help does, but in click's plain layout.
+
+    Loading rich for a help page took 0.15 of its 0.34 s.
+    """
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the arguments and options."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                usual = "Arguments" if param.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
 app = typer.Typer(
     name="onebit",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Share one GPU among many users: engines, slots and one OpenAI-compatible endpoint.",
 )
-app.command("serve")(serve.serve)
-app.command("doctor")(doctor.doctor)
+app.command("serve", cls=GroupedCommand, short_help="Serve a model through one OpenAI-compatible endpoint.")(
+    serve.serve
+)
+app.command("doctor", short_help="What works here, what does not, and how to fix it.")(doctor.doctor)
 app.add_typer(engines.app, name="engines")
 app.add_typer(models.app, name="models")
 

@@ -84,7 +84,7 @@ class MethodNotAllowed(OnebitError):
 
 
 class QueueFull(OnebitError):
-    """There is capacity, but it is contended: the line is at its bound."""
+    """There is capacity, but it is contended: the line, or the memory for those in it, is at its bound."""
 
     status = 429
     type = "rate_limit_error"

@@ -9,6 +9,8 @@ import resource
 import shutil
 import signal
 import socket
+import stat
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import anyio
 import uvicorn
+from filelock import FileLock, Timeout
 
 from onebit import paths
 from onebit.config.schema import ServeConfig
@@ -33,6 +36,7 @@ from onebit.scheduler.gate import Gate
 from onebit.scheduler.slots import SlotLedger
 
 _BACKLOG = 2048
+_LOCK = "lock"  # held in a run folder for as long as its server lives
 _FILES = 65_536  # a relayed stream takes two descriptors; the usual soft limit of 1,024 ends at 500 streams
 
 
@@ -67,15 +71,19 @@ class Stops:
 class Server:
     """One server: its engines, its gate, its HTTP side."""
 
-    def __init__(self, config: ServeConfig, plan: Plan, listener: Listener, run_dir: Path) -> None:
+    def __init__(
+        self, config: ServeConfig, plan: Plan, keys: tuple[str, ...], listener: Listener, run_dir: Path
+    ) -> None:
+        """`keys`: the API keys, read once (their file may be a pipe); none: everyone may come in."""
         self.config = config
+        self.needs_key = bool(keys)
         self.plan = plan
         self.listener = listener
         self.engines = {
             spec.name: Engine(
                 spec,
                 run_dir=run_dir,
-                log=_log_file(spec, listener),
+                log=_log_file(spec, config.port),
                 on_change=self._changed,
                 patience=Patience(start=config.start_timeout),
             )
@@ -84,7 +92,7 @@ class Server:
         ledger = SlotLedger([view_of(spec) for spec in plan.engines])
         self.gate = Gate(ledger, max_waiting=config.max_waiting, max_wait=config.max_wait)
         pool = Pool(plan.alias, plan.context, int(time.time()), self.engines, self.gate)
-        self.app = App({pool.model: pool}, keys=config.keys(), max_body=config.max_body)
+        self.app = App({pool.model: pool}, keys=keys, max_body=config.max_body)
         self.stops = Stops()
         self.up = anyio.Event()  # every engine is ready or has failed, and one is ready
         self._settled = anyio.Event()  # every engine is ready or has failed, for the first time
@@ -136,6 +144,8 @@ class Server:
     async def _drain(self, draining: Callable[[int], None]) -> Ending:
         """No new requests; those running may finish within the grace period; the rest is cut off and told."""
         self.gate.close(lambda: Unavailable("the server is shutting down", retry_after=5))
+        for engine in self.engines.values():
+            engine.drain()
         if self.gate.ledger.in_use:
             draining(self.gate.ledger.in_use)
         idle = anyio.Event()
@@ -188,10 +198,13 @@ class _Uvicorn(uvicorn.Server):
         return nullcontext()
 
 
-def _log_file(spec: EngineSpec, listener: Listener) -> Path:
-    """One file an engine: two servers at once have different ports, and a server started again has the same."""
+def _log_file(spec: EngineSpec, port: int) -> Path:
+    """One file an engine: two servers have two ports, and one that is started again goes on in its file.
+
+    Those that took any free port share one, or each start would leave a file behind.
+    """
     alias = re.sub(r"[^\w.-]", "_", spec.alias)
-    return paths.log_dir() / f"{alias}-{spec.name}-{listener.socket.getsockname()[1]}.log"
+    return paths.log_dir() / f"{alias}-{spec.name}{f'-{port}' if port else ''}.log"
 
 
 def listen(host: str, port: int) -> Listener:
@@ -202,6 +215,7 @@ def listen(host: str, port: int) -> Listener:
         ]
         sock = socket.socket(family, kind)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _notice_vanished(sock)
         sock.bind(address)
         sock.listen(_BACKLOG)
     except socket.gaierror as error:
@@ -217,22 +231,48 @@ def listen(host: str, port: int) -> Listener:
     return Listener(sock, f"http://{shown}:{sock.getsockname()[1]}")
 
 
+def _notice_vanished(sock: socket.socket) -> None:
+    """Connections inherit this: a client that is gone without a word (a laptop asleep, a cable) is one after a minute.
+
+    Otherwise it would hold its slot for as long as TCP waits, hours when nothing is sent to it.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000)):
+        if hasattr(socket, name):  # Linux has them all
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 @contextmanager
 def run_folder() -> Iterator[Path]:
     """A 0700 folder for this process's sockets. Folders of processes that are gone are removed."""
     root = paths.run_root()
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if root.stat().st_uid != os.getuid():
-        raise EngineFailed(f"{root} belongs to someone else", hint="set XDG_RUNTIME_DIR to a folder of your own")
-    root.chmod(0o700)
-    for old in root.iterdir():
-        if old.name.isdigit() and not Path(f"/proc/{old.name}").exists():
-            shutil.rmtree(old, ignore_errors=True)
-    folder = root / str(os.getpid())
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = root.lstat()  # in a shared temporary folder the name may be somebody's link to somewhere else
+        if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode):
+            raise EngineFailed(f"{root} is not a folder of your own", hint="remove it, or set XDG_RUNTIME_DIR to one")
+        root.chmod(0o700)
+        for old in root.glob("onebit-*"):
+            _remove_if_left_behind(old)
+        folder = Path(tempfile.mkdtemp(prefix="onebit-", dir=root))
+        lock = FileLock(folder / _LOCK)
+        lock.acquire(blocking=False)
+    except OSError as error:
+        raise EngineFailed(
+            f"cannot make a run folder in {root}: {error.strerror}", hint="set XDG_RUNTIME_DIR to a folder of your own"
+        ) from None
     try:
         yield folder
     finally:
+        lock.release()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_if_left_behind(folder: Path) -> None:
+    """Only a folder whose lock can be had: its server is gone, in whatever container it ran."""
+    if not (folder / _LOCK).is_file() or folder.is_symlink():
+        return
+    with suppress(Timeout, OSError), FileLock(folder / _LOCK, blocking=False):
         shutil.rmtree(folder, ignore_errors=True)
 
 

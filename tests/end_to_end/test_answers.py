@@ -6,13 +6,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-import psutil
 import pytest
 
 from onebit.engines.device import Build
 from tests.end_to_end.test_sdk import ASK_FOR_WEATHER, TOOLS_TEMPLATE, WEATHER
-from tests.support.serving import Serving, serving
+from tests.support.serving import Serving, past_the_router, serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.engine]
 HELLO = [{"role": "user", "content": "Name three colours."}]
@@ -27,13 +25,7 @@ async def server(cpu_build: Build, demo: Path) -> AsyncIterator[Serving]:
 
 async def engine_itself(server: Serving, path: str, body: dict[str, Any]) -> tuple[int, Any]:
     """The same request to the same engine, past the router."""
-    (child,) = (c for c in psutil.Process(server.process.pid).children(True) if "-np" in c.cmdline())
-    socket = child.cmdline()[child.cmdline().index("--host") + 1]
-    key = {"Authorization": f"Bearer {child.environ()['LLAMA_API_KEY']}"}
-    async with (
-        aiohttp.ClientSession(connector=aiohttp.UnixConnector(socket), headers=key) as session,
-        session.post("http://engine" + path, json=body) as response,
-    ):
+    async with past_the_router(server) as session, session.post("http://engine" + path, json=body) as response:
         return response.status, await response.json()
 
 

@@ -119,10 +119,10 @@ def test_adapters_that_do_not_fit(demo: Path, tmp_path: Path) -> None:
     [
         (["--device", "gpu"], "unknown device 'gpu'"),
         (["--device", "vulkan:x"], "unknown device 'vulkan:x'"),
-        (["--device", "cpu,vulkan"], "two devices need --adaptive"),
+        (["--device", "cpu,cpu,cpu", "--adaptive"], "--adaptive takes two"),
         (["--parallel", "0"], "--parallel (or ONEBIT_PARALLEL)"),
         (["--parallel", "four"], "--parallel (or ONEBIT_PARALLEL)"),
-        (["--parallel", "2,3"], "two numbers go with --adaptive"),
+        (["--parallel", "2,3"], "fewer engines (1)"),
         (["--ctx-size", "999999"], "the model was trained for 8192 tokens"),
         (["--mtp", "--draft", "ngram"], "choose one of them"),
         (["--draft-max", "3"], "nothing drafts"),
@@ -149,6 +149,40 @@ def test_typing_errors_are_caught_by_the_parser(demo: Path) -> None:
     assert code == 1 and "demo" in output
     code, output = run("serve", "--host", "no.such.host.invalid", "-m", demo)
     assert code == 1 and "no.such.host.invalid" in output
+
+
+def test_an_empty_key_in_the_environment_is_no_open_door(demo: Path) -> None:
+    code, output = run("serve", "-m", demo, env={"ONEBIT_API_KEY": ""})
+    assert code == 2 and "empty" in output
+
+
+def test_a_run_folder_that_is_somebody_elses_link_is_not_touched(tiny: Path, fake: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    (precious / "onebit-1").mkdir(parents=True)
+    (precious / "onebit-1" / "lock").write_text("")
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    (runtime / "onebit").symlink_to(precious)
+    code, output = run(
+        "serve", "-m", tiny, "--llama-server", fake, "--port", "0", env={"XDG_RUNTIME_DIR": str(runtime)}
+    )
+    assert code == 1 and "is not a folder of your own" in output
+    assert (precious / "onebit-1" / "lock").exists()
+
+
+def test_what_a_killed_server_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
+    from onebit.serve import run_folder
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+        with run_folder() as living:
+            left = living.parent / "onebit-left"
+            left.mkdir()
+            (left / "lock").write_text("")
+            with run_folder() as second:
+                assert living.exists() and second.exists() and not left.exists()
+                assert second.stat().st_mode & 0o777 == 0o700
+        assert not living.exists()
 
 
 def test_the_environment_is_checked_like_flags(demo: Path) -> None:

@@ -102,6 +102,23 @@ def test_slots_of_two_engines(given: dict[str, Any], slots: list[int]) -> None:
     assert [e.slots for e in decide(adaptive=True, **given).engines] == slots
 
 
+def test_two_devices_without_adaptive_share_the_load_evenly() -> None:
+    decided = decide(device="vulkan,rocm", parallel="6")
+    assert shape(decided) == [("vulkan", 6, 0), ("rocm", 6, 0)]
+    assert [e.row_limit for e in decided.engines] == [None, None]
+    assert [e.slots for e in decide(device="vulkan,rocm", parallel="6,2").engines] == [6, 2]
+    with pytest.raises(ConfigError, match="takes two"):
+        decide(device="vulkan,rocm,cpu", adaptive=True)
+
+
+@pytest.mark.parametrize(
+    "arg", ["-np", "--ctx-size", "--host", "--port=1", "-m", "--alias", "--api-key", "--spec-type"]
+)
+def test_what_onebit_relies_on_is_not_the_users_after_the_dashes(arg: str) -> None:
+    with pytest.raises(ConfigError, match="onebit's to set"):
+        decide(engine_args=[arg, "1"])
+
+
 def test_only_the_first_of_two_engines_drafts() -> None:
     first, second = decide(adaptive=True, mtp=True).engines
     assert first.draft is not None and first.draft.kind is DraftKind.MTP and first.draft.length == 3

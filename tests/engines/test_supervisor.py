@@ -36,9 +36,13 @@ class Watched(Engine):
             spec(build=Build(build, "fake", (), "test"), **changes),
             run_dir=tmp_path,
             log=tmp_path / "log" / "engine.log",
-            on_change=lambda e: self.states.append(e.state),
+            on_change=self._note,
             patience=patience,
         )
+
+    def _note(self, _: Engine) -> None:
+        if self.states[-1:] != [self.state]:  # it may also have become doubted
+            self.states.append(self.state)
 
     async def until(self, state: State, starts: int = 1) -> None:
         with anyio.move_on_after(PATIENCE_S):
@@ -160,6 +164,41 @@ async def test_an_engine_that_is_busy_and_silent_is_asked_before_it_is_killed(tm
             while engine.client.last_byte == quiet_since:  # it was asked, and its loop answered
                 await anyio.sleep(0.01)
         assert engine.starts == 1
+
+
+async def test_a_decode_loop_that_hangs_behind_a_healthy_face_is_killed(tmp_path: Path) -> None:
+    build = make_fake_build(tmp_path / "b", {})
+    async with running(Watched(build, tmp_path)) as engine:
+        await engine.until(State.READY)
+        assert engine.client is not None
+
+        async def silent(timeout: float = 0) -> int:
+            raise TimeoutError
+
+        engine.client.in_work = silent  # type: ignore[method-assign]
+        engine.client.whole = 1  # an answer in one piece: nothing is heard of it before its end
+        engine.client.last_byte -= 3600
+        await engine.until(State.READY, starts=2)
+        assert "decode loop gives no sign of life" in str(engine.cause)
+
+
+async def test_while_a_hung_engine_is_being_killed_it_takes_nothing(tmp_path: Path) -> None:
+    build = make_fake_build(tmp_path / "b", {"ignore_term": True})
+    async with running(Watched(build, tmp_path, replace(QUICK, stop=1.0))) as engine:
+        await engine.until(State.READY)
+        await change(address(build), hang_health_after_s=0)
+        with anyio.fail_after(PATIENCE_S):
+            while engine.client is not None:
+                await anyio.sleep(0.005)
+        assert engine.doubted and engine.state is State.READY  # and the process is not gone yet
+        await engine.until(State.READY, starts=2)
+        assert not engine.doubted
+
+
+async def test_an_engine_log_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("a file where the folder should be")
+    async with running(Watched(make_fake_build(tmp_path / "b", {}), tmp_path)) as engine:
+        await engine.until(State.READY)
 
 
 async def test_the_run_ends_even_when_term_is_ignored(tmp_path: Path) -> None:

@@ -81,6 +81,9 @@ def test_an_error_in_the_stream_keeps_the_engines_status_and_words() -> None:
     assert (caught.value.status, caught.value.body) == (500, {"error": error})
 
 
-def test_garbage_is_the_engines_fault_not_ours() -> None:
-    with pytest.raises(EngineLost, match="not JSON"):
-        ChatAnswer().feed(b"data: {half\n\n")
+@pytest.mark.parametrize(
+    "data", [b"{half", b"5", b"{}", b"[]", b'{"error": "x"}', b'{"choices": [{}]}', b'{"choices": 1}']
+)
+def test_garbage_is_the_engines_fault_not_ours(data: bytes) -> None:
+    with pytest.raises(EngineLost, match="the engine sent an event"):
+        ChatAnswer().feed(b"data: " + data + b"\n\n")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from typing import Any
 
 import aiohttp
@@ -135,6 +137,53 @@ async def test_a_slot_counts_as_free_only_when_the_engine_has_let_go(serve: Serv
             await change(fake, stall_after_chunks=None)
         first, second = (await read_log(fake))["requests"]
         assert second["came"] >= first["disconnected"] + lingers
+
+
+async def test_a_client_that_leaves_before_the_headers_keeps_its_slot_until_the_engine_lets_go(serve: Serve) -> None:
+    """The engine reads a long prompt: nothing has come yet, and it will not notice for a while."""
+    lingers = 1.0
+    script = {"headers_delay_s": 0.5, "stall_after_chunks": 1, "silent_slots_free_s": lingers}
+    async with serve(script, "--parallel", "1") as server:
+        (fake,) = fakes(server)
+        leaving = asyncio.create_task(server.post(CHAT, **body("leaves", stream=True)))
+        await until_log(fake, processing=1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(streamed, server, "next")
+            await server.until(lambda es: es[0]["waiting"] == 1)
+            leaving.cancel()
+            await until_log(fake, disconnected=1)
+            await change(fake, stall_after_chunks=None, headers_delay_s=0)
+        first, second = (await read_log(fake))["requests"]
+        assert second["came"] >= first["disconnected"] + lingers
+
+
+async def test_a_client_that_leaves_before_an_engine_dies_is_not_tried_again(serve: Serve) -> None:
+    async with serve({"headers_delay_s": 3600}, "--parallel", "1") as server:
+        (fake,) = fakes(server)
+        leaving = asyncio.create_task(server.post(CHAT, **body("leaves", stream=True)))
+        await until_log(fake, processing=1)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        os.kill((await server.engines())[0]["pid"], signal.SIGKILL)
+        await server.until(lambda es: es[0]["restarts"] == 1 and es[0]["state"] == "ready")
+        await server.until(lambda es: es[0]["slots_in_use"] == 0 and es[0]["waiting"] == 0)
+        assert (await read_log(fakes(server)[0]))["requests"] == []
+
+
+async def test_an_answer_in_one_piece_does_not_hold_the_slots_of_those_who_leave(serve: Serve) -> None:
+    script = {"stall_after_chunks": 1, "first_token_delay_s": 0}
+    async with serve(script, "--parallel", "2") as server:
+        (fake,) = fakes(server)
+        await change(fake, first_token_delay_s=3600)
+        whole = asyncio.create_task(server.post("/v1/messages", model="demo", messages=[], max_tokens=5))
+        await until_log(fake, processing=1)
+        await change(fake, first_token_delay_s=0)
+        leaving = asyncio.create_task(streamed(server, "leaves"))
+        await until_log(fake, processing=2)
+        leaving.cancel()
+        await server.until(lambda es: es[0]["slots_in_use"] == 1)
+        assert not whole.done()
+        whole.cancel()
 
 
 async def test_a_crowd_that_leaves_at_once_leaves_nothing_behind(serve: Serve) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onebit.scheduler.choose import EngineView, Need, Standing, choose
+from onebit.scheduler.choose import EngineView, Need, Standing, able, choose
 
 PRIMARY = EngineView("vulkan", capacity=8, rank=0, row_limit=8)
 OVERFLOW = EngineView("rocm", capacity=16, rank=1)
@@ -76,6 +76,15 @@ def test_logprobs_never_go_to_a_drafting_engine() -> None:
     assert choose((mtp, used(plain, 1)), Need(plain=True)) is None
 
 
+def test_several_answers_go_where_there_are_as_many_slots() -> None:
+    """llama-server refuses an n over its slots; several prompts it queues."""
+    mtp, plain = EngineView("mtp", 1, drafting=True), EngineView("plain", 16, rank=1)
+    assert choose((mtp, plain), Need(sequences=2, answers=2)) == "plain"
+    assert choose((mtp, plain), Need(sequences=2, answers=1)) == "mtp"
+    assert choose((PRIMARY, OVERFLOW), Need(sequences=12, answers=12)) == "rocm"
+    assert choose((PRIMARY, OVERFLOW), Need(sequences=99, answers=99)) == "vulkan"  # which says why not
+
+
 def test_an_engine_that_is_not_open_gets_nothing() -> None:
     for standing in (Standing.COMING, Standing.GONE):
         assert choose((replace(PRIMARY, standing=standing), OVERFLOW), ONE) == "rocm"
@@ -103,7 +112,7 @@ views = st.builds(
     rows_per_sequence=st.integers(1, 8),
     drafting=st.booleans(),
 )
-needs = st.builds(Need, sequences=st.integers(1, 40), plain=st.booleans())
+needs = st.builds(Need, sequences=st.integers(1, 40), answers=st.integers(1, 40), plain=st.booleans())
 
 
 @given(st.lists(views, unique_by=lambda v: v.name, max_size=4), needs, st.sampled_from([None, *"abcd"]))
@@ -111,7 +120,7 @@ def test_a_choice_always_has_room_and_none_means_that_nobody_has(
     engines: list[EngineView], need: Need, last: str | None
 ) -> None:
     name = choose(engines, need, last=last)
-    with_room = {e.name for e in engines if e.has_room(need)}
+    with_room = {e.name for e in able(engines, need) if e.has_room(need)}
     assert (name in with_room) if with_room else name is None
     for engine in engines:
         if engine.name == name:

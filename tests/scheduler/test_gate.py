@@ -70,6 +70,16 @@ async def clients(gate: Gate, *given: Client) -> AsyncIterator[list[Client]]:
     assert gate.waiting == 0
 
 
+@asynccontextmanager
+async def clients_beside(gate: Gate, client: Client) -> AsyncIterator[Client]:
+    """One more, while others are there."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(client.run)
+        await settle()
+        yield client
+        group.cancel_scope.cancel()
+
+
 async def test_first_come_first_served_one_at_a_time() -> None:
     gate = make()
     async with clients(gate, *(Client(gate) for _ in range(4))) as queue:
@@ -109,6 +119,26 @@ async def test_a_waiter_with_other_needs_may_pass() -> None:
         await settle()
         assert not queue[2].holds  # it waits for the plain engine
         assert queue[3].holds
+
+
+@pytest.mark.parametrize("how", ["cancelled", "too late"])
+async def test_one_that_leaves_the_line_lets_those_behind_it_pass(how: str) -> None:
+    """It kept the free slots for itself while it waited for more."""
+    gate = make(EngineView("a", 4), max_wait=1000 if how == "cancelled" else 0.05)
+    long, many = Client(gate), Client(gate, Need(sequences=4))
+    async with clients(gate, long, many):
+        if how == "cancelled":
+            async with clients_beside(gate, Client(gate)) as behind:
+                assert not behind.holds
+                many.scope.cancel()
+                await settle()
+                assert behind.holds
+        else:
+            while many.error is None:
+                await checkpoint()
+            assert isinstance(many.error, WaitTooLong)
+            async with clients_beside(gate, Client(gate)) as behind:
+                assert behind.holds
 
 
 async def test_cancelled_first_then_granted() -> None:

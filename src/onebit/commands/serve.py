@@ -187,7 +187,7 @@ def serve(
     \b
     onebit serve                                   a small demo model on the CPU
     onebit serve -m qwen.gguf --parallel 8         8 requests decode together
-    onebit serve -m qwen.gguf --adaptive           two engines, the second for the crowd
+    onebit serve -m qwen.gguf --adaptive           two engines, one for the crowd
     onebit serve -m qwen.gguf --mtp                fastest for one person
     onebit serve -m qwen.gguf -- --temp 0.2        more flags for llama-server
     """
@@ -217,7 +217,10 @@ def _run(given: dict[str, Any], file: Path | None) -> int:
     from onebit.models.pull import resolve
     from onebit.serve import Ending, Server, listen, run_folder
 
+    if os.environ.get("ONEBIT_API_KEY") == "":
+        given.setdefault("api_key", "")  # Click takes an empty variable for none: that would be an open door
     config = load(given, file)
+    keys = config.keys()
     listener = listen(config.host, config.port)
     with progress() as report:
         path = resolve(config.model, report)
@@ -230,7 +233,7 @@ def _run(given: dict[str, Any], file: Path | None) -> int:
         console.err().print(where, style="dim", soft_wrap=True, markup=False)
 
     async def run(folder: Path) -> Ending:
-        server = Server(config, decided, listener, folder)
+        server = Server(config, decided, keys, listener, folder)
         return await server.run(show_start, show_draining)
 
     with run_folder() as folder:

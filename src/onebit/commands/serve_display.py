@@ -75,9 +75,9 @@ def _panel(server: Server, seconds: float) -> RenderableType:
         facts.add_row(f"engine {spec.name}", f"{engine.state.value}, " + ", ".join(words))
     facts.add_row("context", f"{plan.context} tokens in each slot")
     facts.add_row("endpoint", Text(f"{url}/v1", "bold"))
-    key = " -H 'Authorization: Bearer $ONEBIT_API_KEY'" if server.config.keys() else ""
+    key = ' -H "Authorization: Bearer $ONEBIT_API_KEY"' if server.needs_key else ""
     body = f'{{"model": "{plan.alias}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-    curl = f"curl {url}/v1/chat/completions{key.replace(chr(39), chr(34))} \\\n  -d '{body}'"
+    curl = f"curl {url}/v1/chat/completions{key} \\\n  -d '{body}'"
     title = f"onebit is ready after {seconds:.1f} s"
     if not console.err().is_terminal:
         return Group(Text(title), facts, Text("try:"), Text(curl))

@@ -50,7 +50,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, int]]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{file}:{line}: not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: not valid YAML: {error}") from None
     if settings is None:
         return {}, {}

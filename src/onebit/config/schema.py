@@ -34,7 +34,7 @@ def _bytes(value: object) -> object:
     number, unit = (text[:-1], text[-1]) if text and text[-1] in units else (text, "")
     try:
         return int(float(number) * units[unit])
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError("a size is a number with an optional unit: 64MiB, 512K, 1G") from None
 
 
@@ -96,15 +96,15 @@ class ServeConfig(BaseModel):
         tuple[str, ...],
         BeforeValidator(_split),
         Field(
-            max_length=2,
-            description="where to run: cpu, vulkan, rocm, cuda, metal, with an index vulkan:1;"
-            " two of them with adaptive: first, overflow",
+            max_length=8,
+            description="where to run: cpu, vulkan, rocm, cuda, metal, with an index vulkan:1; several share the load"
+            " evenly, two with adaptive are first and overflow",
         ),
     ] = ()
     parallel: Annotated[
         tuple[Annotated[int, Field(ge=1, le=_MAX_SLOTS)], ...],
         BeforeValidator(_split),
-        Field(max_length=2, description="slots that decode together; `8,16` for the two engines of adaptive"),
+        Field(max_length=8, description="slots that decode together; `8,16` for the two engines of adaptive"),
     ] = ()
     adaptive: Annotated[bool, Field(description="two engines: the first fills, the second takes the overflow")] = False
     adaptive_at: Annotated[
@@ -151,7 +151,7 @@ class ServeConfig(BaseModel):
 
     def keys(self) -> tuple[str, ...]:
         """All API keys. Raises ConfigError when the key file cannot be read or holds none."""
-        keys = [k.strip() for k in self.api_key.get_secret_value().split(",")] if self.api_key else []
+        keys = [k.strip() for k in self.api_key.get_secret_value().split(",")] if self.api_key is not None else []
         if self.api_key_file:
             try:
                 lines = self.api_key_file.read_text().splitlines()
@@ -159,7 +159,7 @@ class ServeConfig(BaseModel):
                 raise ConfigError(f"cannot read the key file {self.api_key_file}: {error}") from None
             keys += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         keys = [k for k in keys if k]
-        if not keys and (self.api_key or self.api_key_file):
+        if not keys and (self.api_key is not None or self.api_key_file is not None):
             raise ConfigError(
                 "an API key was asked for, but it is empty",
                 hint="set ONEBIT_API_KEY or put one key a line into the key file; without either the server is open",

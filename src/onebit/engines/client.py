@@ -28,19 +28,21 @@ class EngineClient:
         self._open: set[Response] = set()
         self._closed = False
         self.last_byte = monotonic()  # when the engine last sent anything that was asked for
-        self.live = 0  # sequences whose answer has begun and is still wanted
+        # Sequences, by what the engine has been asked for:
+        self.live = 0  # streams that have begun and are still wanted
+        self.sent = 0  # streams whose headers have not come
+        self.whole = 0  # answers that come in one piece: nothing is heard of them before their end
         self._asking = anyio.Lock()
         self._asked = (0.0, 0)  # when in_work was last asked, and the answer
 
-    async def post(self, path: str, body: bytes) -> Response:
-        """Send a JSON body; return when the answer's headers are there. `done` ends it.
+    @property
+    def busy(self) -> bool:
+        """True while something is expected of the engine."""
+        return bool(self.live or self.sent or self.whole)
 
-        A call that is cancelled ends only then, too: given up before, it might still be on its way to a slot, and
-        nobody could say when that is free again. The headers come at once where a slot is free.
-        """
-        response = await self._send(b"POST", path, body, at_any_rate=True)
-        self.last_byte = monotonic()
-        return response
+    async def post(self, path: str, body: bytes) -> Response:
+        """Send a JSON body. `begun` of the response waits for its headers, `done` ends it."""
+        return await self._send(b"POST", path, body)
 
     def done(self, response: Response) -> None:
         """The answer is complete, or nobody wants the rest of it."""
@@ -98,20 +100,17 @@ class EngineClient:
         async with asyncio.timeout(timeout):
             response = await self._send(b"GET", path)
             try:
+                await response.begun()
                 return response.status, await response.read()
             finally:
                 self.done(response)
 
-    async def _send(self, method: bytes, path: str, body: bytes = b"", *, at_any_rate: bool = False) -> Response:
+    async def _send(self, method: bytes, path: str, body: bytes = b"") -> Response:
         if self._closed:
             raise ConnectionResetError("the engine was stopped")
         head = b"%b %b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (method, path.encode(), self._head, len(body))
-        response = Response(await connect(self._address))
+        connection = await connect(self._address)
+        response = Response(connection)
         self._open.add(response)
-        try:
-            response.send(head + body)
-            await response.begun(at_any_rate=at_any_rate)
-        except BaseException:
-            self.done(response)
-            raise
+        response.send(head + body)
         return response

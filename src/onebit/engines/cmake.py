@@ -5,7 +5,6 @@ Each process started here has a group of its own, so that Ctrl-C reaches onebit 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import shlex
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from onebit.engines.device import DeviceKind
+from onebit.engines.process import die_with_parent
 from onebit.engines.toolchain import Facts
 from onebit.errors import BuildError
 
@@ -46,8 +46,6 @@ _DEVICE_FLAGS: Mapping[DeviceKind, tuple[str, ...]] = {
 }
 _STEP = re.compile(r"^\[\s*(?:(\d+)/(\d+)|(\d+)%)\]")
 _ERROR = re.compile(r"(?:^|: |\s)(?:fatal )?error(?: \w+)?: |CMake Error|undefined reference to|^nvcc fatal")
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Report(Protocol):
@@ -155,7 +153,7 @@ def _run(
         errors="replace",
         env=env,
         start_new_session=True,
-        preexec_fn=_end_with_parent,
+        preexec_fn=die_with_parent(os.getpid(), signal.SIGTERM),  # ninja ends its compilers on it
     )
     assert child.stdout is not None  # noqa: S101 - PIPE above
     lines: list[str] = []  # 529 steps of Vulkan print 60 KiB
@@ -185,12 +183,6 @@ def _end_group(child: subprocess.Popen[str]) -> None:
             os.killpg(child.pid, number)
         with suppress(subprocess.TimeoutExpired):
             child.wait(patience)
-
-
-def _end_with_parent() -> None:
-    """Between fork and exec: have the kernel end ninja when onebit dies, even of kill -9."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _advice(text: str) -> str | None:

@@ -62,7 +62,7 @@ def build(
     log = paths.log_dir() / f"build-{version}-{device}.log"
     try:
         paths.builds_dir().mkdir(parents=True, exist_ok=True)
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _sweep()
         with _owned(f"{version}-{device}", report) as (work, waited):
             # Who waited was waiting for exactly this build, forced or not.
@@ -79,10 +79,12 @@ def build(
             date = datetime.now(UTC).isoformat(timespec="milliseconds")
             builds.write_manifest(staged, builds.Manifest(version, device.value, flags, str(tree), date))
             result = _probe_new(program, device, version, log)
-            if final.exists():
-                builds.discard(final)
             final.parent.mkdir(parents=True, exist_ok=True)
-            staged.rename(final)
+            if final.exists():  # file by file, so that there is an executable at every moment
+                for name in (builds.PROGRAM, builds.MANIFEST):
+                    (staged / name).replace(final / name)
+            else:
+                staged.rename(final)
             return replace(result, path=final / builds.PROGRAM)
     except OSError as error:
         raise BuildError(

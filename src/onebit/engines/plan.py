@@ -18,7 +18,9 @@ Find = Callable[[Device], Build]
 
 _DEFAULT_CONTEXT = 4096  # Ollama's default too: KV for 8 slots of it fits beside most models
 _DEFAULT_SLOTS = 4  # llama-server's own number
-_OVERFLOW_SLOTS = 16  # the second engine is for crowds: at 16 requests it overtook the first (README, the table)
+_OVERFLOW_SLOTS = (
+    16  # the second engine is for crowds: at 16 requests ROCm made 68 tok/s, Vulkan 43 (a 27B model on Strix Halo)
+)
 _MTP_LENGTH = 3  # llama.cpp's default; the gain on Strix Halo was largest at 2 to 4
 _NGRAM_LENGTH = 16  # m 16 with n 4: 1.6 to 3.4 × on repetitive output, 0.85 to 1.0 on free text
 _CPU_BATCH, _GPU_BATCH = (
@@ -47,6 +49,7 @@ def plan(config: ServeConfig, info: ModelInfo, find: Find, inspect: Callable[[Pa
     Raises ConfigError (settings that contradict each other or the model), ModelFileError, NoBuild.
     """
     _check_model(info)
+    _check_engine_args(config)
     draft = _draft(config, info, inspect)
     adapters = _adapters(config, info, inspect)
     context = _context(config, info)
@@ -57,7 +60,7 @@ def plan(config: ServeConfig, info: ModelInfo, find: Find, inspect: Callable[[Pa
     embeddings = config.embeddings or info.embedding
     engines = []
     for rank, (device, build) in enumerate(chosen):
-        drafts = draft if rank == 0 else None
+        drafts = draft if rank == 0 or not config.adaptive else None
         engines.append(
             EngineSpec(
                 name=names[rank],
@@ -75,11 +78,32 @@ def plan(config: ServeConfig, info: ModelInfo, find: Find, inspect: Callable[[Pa
                 embeddings=embeddings,
                 pooling=None if info.embedding else "mean",  # an embedding model says itself how it pools
                 extra=config.engine_args,
-                rank=rank,
+                rank=rank if config.adaptive else 0,  # without it, all are equal
                 row_limit=config.adaptive_at if config.adaptive and rank == 0 else None,
             )
         )
     return Plan(alias, context, tuple(engines), tuple(_notes(config, engines)))
+
+
+# What the ledger, the client and the supervisor rely on is set by our own flags only.
+_OWN_FLAGS = {
+    **dict.fromkeys(("-m", "--model"), "--model"),
+    **dict.fromkeys(("-np", "--parallel"), "--parallel"),
+    **dict.fromkeys(("-c", "--ctx-size"), "--ctx-size"),
+    **dict.fromkeys(("-a", "--alias"), "--alias"),
+    **dict.fromkeys(("-dev", "--device"), "--device"),
+    **dict.fromkeys(
+        ("--api-key", "--api-key-file", "--host", "--port", "--api-prefix"), "--host, --port and --api-key"
+    ),
+    **dict.fromkeys(("--spec-type", "--embedding", "--embeddings"), "--mtp, --draft and --embeddings"),
+}
+
+
+def _check_engine_args(config: ServeConfig) -> None:
+    for arg in config.engine_args:
+        own = _OWN_FLAGS.get(arg.split("=", 1)[0])
+        if own is not None:
+            raise ConfigError(f"{arg} stands after --, but it is onebit's to set", hint=f"use onebit's own: {own}")
 
 
 def _check_model(info: ModelInfo) -> None:
@@ -159,10 +183,10 @@ def _context(config: ServeConfig, info: ModelInfo) -> int:
 
 def _devices(config: ServeConfig, find: Find) -> list[tuple[Device, Build]]:
     wanted = [Device.parse(text) for text in config.device]
-    if len(wanted) > 1 and not config.adaptive:
+    if len(wanted) > 2 and config.adaptive:
         raise ConfigError(
-            f"--device {','.join(config.device)}: two devices need --adaptive",
-            hint="add --adaptive, or name one device",
+            f"--device {','.join(config.device)}: --adaptive takes two, the first and the overflow",
+            hint="name two devices, or leave --adaptive out: then all share the load evenly",
         )
     if not wanted:
         wanted = _found_devices(config, find)
@@ -191,11 +215,12 @@ def _slots(config: ServeConfig, engines: int, draft: Draft | None) -> list[int]:
     given = list(config.parallel)
     if len(given) > engines:
         raise ConfigError(
-            f"--parallel {','.join(map(str, given))}: there is one engine",
-            hint="two numbers go with --adaptive",
+            f"--parallel {','.join(map(str, given))}: there are fewer engines ({engines})",
+            hint="give one number, or one for each engine (two with --adaptive)",
         )
     if not config.adaptive:
-        return given or [1 if draft else _DEFAULT_SLOTS]
+        given = given or [1 if draft else _DEFAULT_SLOTS]
+        return given + given[-1:] * (engines - len(given))
     first, overflow = (given * 2)[:2] if given else (config.adaptive_at, _OVERFLOW_SLOTS)
     # With MTP the first engine is for a single user; more slots on it only when asked for.
     if draft is not None and not given:
@@ -244,8 +269,8 @@ def _notes(config: ServeConfig, engines: Sequence[EngineSpec]) -> list[str]:
         found = engine.build.device_for(engine.device)
         if found is not None and found.software:
             notes.append(f"{engine.name} runs on {found.description}: Vulkan in software, for trying things, slow")
-    if config.mtp and len(engines) == 1 and engines[0].slots > 1:
+    if len(engines) == 1 and engines[0].draft is not None and engines[0].slots > 1:
         notes.append("drafting pays for one user at a time; --adaptive puts an engine without it beside")
-    if config.host not in ("127.0.0.1", "::1", "localhost") and not config.keys():
+    if config.host not in ("127.0.0.1", "::1", "localhost") and not (config.api_key or config.api_key_file):
         notes.append(f"anyone who can reach {config.host} can use this server: set ONEBIT_API_KEY or --api-key-file")
     return notes

@@ -30,8 +30,8 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _LISTENING = re.compile(rb"listening on http://127\.0\.0\.1:(\d+)")
 
 
-def _die_with_parent(parent: int) -> Callable[[], None]:
-    """For the child, between fork and exec: the kernel kills it when the parent ends, even by SIGKILL.
+def die_with_parent(parent: int, signum: signal.Signals) -> Callable[[], None]:
+    """For the child, between fork and exec: the kernel sends it `signum` when the parent ends, even by SIGKILL.
 
     The signal is tied to the *thread* that forked, so children are started from the main thread only.
     """
@@ -39,7 +39,7 @@ def _die_with_parent(parent: int) -> Callable[[], None]:
 
     def prepare() -> None:
         if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
             if os.getppid() != parent:  # it died before the call
                 os._exit(1)
 
@@ -64,7 +64,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # its own group: a Ctrl-C at the terminal reaches us, not the engines
-                preexec_fn=_die_with_parent(os.getpid()),  # one system call, prepared before the fork
+                preexec_fn=die_with_parent(os.getpid(), signal.SIGKILL),  # one system call, prepared before the fork
             )
         except BaseException:
             self._log.close()
@@ -136,8 +136,9 @@ class _QuietHandler(RotatingFileHandler):
 
 
 def _open_log(path: Path) -> logging.Handler:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.chmod(0o700)
         handler: logging.Handler = _QuietHandler(path, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8")
     except OSError:
         return logging.NullHandler()

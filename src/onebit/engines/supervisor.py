@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Callable
@@ -68,11 +69,6 @@ class Engine:
         """The process id while there is a process."""
         return self._child.pid if self._child else None
 
-    @property
-    def log_line(self) -> str:
-        """The last line it printed, for a progress display."""
-        return (self._child.tail() or [""])[-1] if self._child else ""
-
     def doubt(self) -> None:
         """A request found its connection broken: take no others until it has been looked at, which is now."""
         self.doubted = True
@@ -119,7 +115,8 @@ class Engine:
         try:
             child = Child(arguments(self.spec, address), environment(self.spec, key, os.environ), self.log)
         except OSError as error:
-            return 0.0, Cause(f"{self.spec.build.path} cannot be started: {error.strerror}", retry=False)
+            for_good = error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
+            return 0.0, Cause(f"{self.spec.build.path} cannot be started: {error.strerror}", retry=not for_good)
         self._child = child
         client = None
         ready_at = None
@@ -132,6 +129,7 @@ class Engine:
                 hung = await self._until_ended(child, client)
         finally:
             self.client = None
+            self.doubt()  # ending it may take a while, in which it must get nothing
             with anyio.CancelScope(shield=True):
                 if client is not None:
                     client.close()  # a pending answer would keep it from obeying TERM
@@ -171,7 +169,7 @@ class Engine:
                         self._on_change(self)
             if monotonic() - heard > self._patience.silence:
                 return Cause(f"it hung: no answer to /health for {self._patience.silence:g} s")
-            if client.live and monotonic() - client.last_byte > self._patience.stall:
+            if client.busy and monotonic() - client.last_byte > self._patience.stall:
                 try:
                     await client.in_work(self._patience.decode)
                     client.last_byte = monotonic()

@@ -16,6 +16,7 @@ from onebit.errors import (
     Interrupted,
     MethodNotAllowed,
     OnebitError,
+    QueueFull,
     Unauthorized,
     UnknownPath,
 )
@@ -32,6 +33,7 @@ _log = logging.getLogger("onebit.router")
 
 _OPEN_PATHS = frozenset({"/health", "/v1/health"})  # as with llama-server: a health check needs no key
 _MAX_ID_CHARS = 128
+_MAX_HELD = 1 << 30  # a thousand waiting requests of the largest size would be 64 GiB
 _PROCESS = secrets.token_hex(8).encode()
 _numbers = itertools.count(1)
 
@@ -45,6 +47,7 @@ class App:
         self._max_body = max_body
         self._running: set[Stoppable] = set()
         self._cut = False
+        self._held = 0  # bytes of the bodies of all requests in work and in line
 
     def cut(self) -> None:
         """End all running requests now; each client is told."""
@@ -83,7 +86,11 @@ class App:
             await admin(self.pools, reply)
         elif endpoint is not None and (body := await self._body(headers, receive)) is not None:
             session = headers.get(b"x-session-id", b"").decode("latin-1")
-            await self._run(read_call(endpoint, body, self.pools, session), receive, reply)
+            self._held += len(body)
+            try:
+                await self._run(read_call(endpoint, body, self.pools, session), receive, reply)
+            finally:
+                self._held -= len(body)
 
     def _authorize(self, headers: Mapping[bytes, bytes]) -> None:
         if not self._keys:
@@ -110,6 +117,8 @@ class App:
             size += len(parts[-1])
             if size > self._max_body:
                 raise self._too_large()
+            if self._held + size > _MAX_HELD:
+                raise QueueFull("the requests in work and in line fill the memory set aside for them", retry_after=1)
             if not message.get("more_body"):
                 return b"".join(parts)
 
@@ -136,15 +145,17 @@ class App:
 
     async def _answer(self, call: Call, reply: Reply) -> None:
         pool = self.pools[call.model]
-        if not call.endpoint.leased:
-            async with Exchange(pool.ready(), call, 0) as exchange:
-                await relay(exchange, call, reply)
-            return
         for attempt in (1, 2):
             try:
-                async with pool.gate.admit(call.need, retry=attempt > 1) as lease:
-                    async with Exchange(pool.engines[lease.engine], call, lease.claim.slots) as exchange:
+                if not call.endpoint.leased:
+                    async with Exchange(pool.ready(), call, 0) as exchange:
                         await relay(exchange, call, reply)
+                    return
+                async with (
+                    pool.gate.admit(call.need, retry=attempt > 1) as lease,
+                    Exchange(pool.engines[lease.engine], call, lease.claim.slots) as exchange,
+                ):
+                    await relay(exchange, call, reply)
                 return
             except EngineLost:
                 if reply.begun or attempt == 2:

@@ -1,8 +1,9 @@
 """A streamed answer becomes the whole answer that llama-server itself would have given.
 
-The router always streams from the engine, because llama-server notices that a client has left only while it
-streams to it. These classes turn the events back into one JSON object: the same fields in the same order as the
-engine's own non-streamed answer (llama.cpp tools/server/server-task.cpp; compared by a test with the real one).
+The router streams from the engine, because llama-server notices that a client has left only while it streams to it
+(requests for logprobs excepted: `Call.assembled`). These classes turn the events back into one JSON object: the same
+fields in the same order as the engine's own non-streamed answer (llama.cpp tools/server/server-task.cpp; compared by a
+test with the real one).
 """
 
 from __future__ import annotations
@@ -51,9 +52,12 @@ class Answer:
                 raise EngineLost("the engine sent an event that is not JSON") from None
             if parsed is None:
                 continue  # llama-server writes `data: null` for the start of a second sequence
-            if "error" in parsed:
-                raise EngineError(parsed["error"])
-            self._take(parsed)
+            try:
+                if "error" in parsed:
+                    raise EngineError(parsed["error"])
+                self._take(parsed)
+            except (AttributeError, KeyError, TypeError, IndexError):
+                raise EngineLost("the engine sent an event that is none of llama-server's") from None
 
     def result(self) -> dict[str, Any]:
         """The whole answer. Raises EngineLost when the stream did not come to its end."""
@@ -75,9 +79,7 @@ class Answer:
         self._frame = event
         for part in event["choices"]:
             index = part["index"]
-            choice = self._choices.setdefault(index, {"logprobs": [], "finish_reason": None})
-            if part.get("logprobs"):
-                choice["logprobs"] += part["logprobs"]["content"]
+            choice = self._choices.setdefault(index, {"finish_reason": None})
             if part["finish_reason"] is not None:
                 choice["finish_reason"] = part["finish_reason"]
                 self._finished = index
@@ -126,8 +128,7 @@ class ChatAnswer(Answer):
                 }
                 for _, call in sorted(choice["tool_calls"].items())
             ]
-        whole = {"finish_reason": choice["finish_reason"], "index": index, "message": message}
-        return {**whole, "logprobs": {"content": choice["logprobs"]}} if choice["logprobs"] else whole
+        return {"finish_reason": choice["finish_reason"], "index": index, "message": message}
 
 
 class TextAnswer(Answer):
@@ -142,6 +143,6 @@ class TextAnswer(Answer):
         return {
             "text": "".join(choice["text"]),
             "index": index,
-            "logprobs": {"content": choice["logprobs"]} if choice["logprobs"] else None,
+            "logprobs": None,
             "finish_reason": choice["finish_reason"],
         }

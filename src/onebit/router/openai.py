@@ -25,6 +25,11 @@ class Call:
     need: Need
 
     @property
+    def streamed(self) -> bool:
+        """What the engine is asked for."""
+        return self.stream or self.assembled
+
+    @property
     def assembled(self) -> bool:
         """The engine streams, the client gets one piece.
 
@@ -93,7 +98,9 @@ def _need(fields: Mapping[str, Any], endpoint: Endpoint, session: str | None) ->
     answers = fields.get("n")
     answers = answers if isinstance(answers, int) and answers > 0 else 1
     logprobs = fields.get("logprobs") or fields.get("top_logprobs") or fields.get("n_probs")
-    return Need(sequences=inputs * answers, plain=bool(logprobs), conversation=_conversation(fields, session))
+    return Need(
+        sequences=inputs * answers, answers=answers, plain=bool(logprobs), conversation=_conversation(fields, session)
+    )
 
 
 def _conversation(fields: Mapping[str, Any], session: str | None) -> int | None:

@@ -53,7 +53,7 @@ class Reply:
 
     async def json(self, status: int, value: Any, *headers: Header) -> None:
         """Send `value` as JSON."""
-        await self.whole(status, json.dumps(value, ensure_ascii=False).encode(), JSON, *headers)
+        await self.whole(status, json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), JSON, *headers)
 
     async def error(self, error: OnebitError) -> None:
         """Send OpenAI's error object with its status, and the time to wait in both headers SDKs read."""

@@ -37,24 +37,53 @@ class Exchange:
     async def __aenter__(self) -> Exchange:
         client = self._engine.client
         if client is None:
-            raise EngineLost(f"engine {self._engine.spec.name} went down")
+            self._engine.doubt()  # it is being stopped or killed: nobody else should try
+            raise EngineLost(f"engine {self._engine.spec.name} went down", retry_after=1)
+        self.client = client
         try:
             self.response = await client.post(self._call.endpoint.path, self._call.body)
         except OSError as error:
             raise _lost(self._engine, error) from None
-        self.client = client
-        client.live += self._slots
+        self._count(1, begun=False)
+        try:
+            # Waited for even when the client has left: given up before its headers, the request might still be on its
+            # way to a slot, and nobody could say when that is free again. They come at once where a slot is free.
+            await self.response.begun(at_any_rate=True)
+        except BaseException as error:
+            self._count(-1, begun=False)
+            broken = _lost(self._engine, error) if isinstance(error, OSError) else None
+            await self._let_go()
+            if broken is not None:
+                raise broken from None
+            raise
+        self._count(-1, begun=False)
+        self._count(1, begun=True)
+        client.touch()
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._count(-1, begun=True)
         broken = _lost(self._engine, error) if isinstance(error, OSError) else None
-        self.client.live -= self._slots
+        await self._let_go()
+        if broken is not None:
+            raise broken from None
+
+    def _count(self, sign: int, *, begun: bool) -> None:
+        """Enter what is expected of the engine in its client's books, or take it out (-1)."""
+        slots = sign * self._slots
+        if not self._call.streamed:
+            self.client.whole += slots
+        elif begun:
+            self.client.live += slots
+        else:
+            self.client.sent += slots
+
+    async def _let_go(self) -> None:
+        """Nobody reads the answer any more: wait until the engine knows."""
         complete = self.response.complete
         self.client.done(self.response)
         if not complete:
             await to_its_end(_settled(self._engine, self.client))
-        if broken is not None:
-            raise broken from None
 
 
 def _lost(engine: Engine, error: OSError) -> EngineLost:
@@ -68,11 +97,17 @@ async def _settled(engine: Engine, client: EngineClient) -> None:
     """Wait until `client`'s engine works on nothing that nobody wants. Its death counts."""
     pauses = iter(_SETTLE_PAUSES_S)
     pause = 0.0
+    rounds = 0
     while engine.client is client:
         pause = next(pauses, pause)
         await anyio.sleep(pause)
         try:
-            if await client.in_work_now() <= client.live:
-                return
+            busy = await client.in_work_now()
         except OSError:
             continue  # it is in a long batch, or dying: the supervisor tells
+        if busy <= client.live:
+            return
+        # Answers in one piece are in work too, but a single look cannot tell one that is only about to begin.
+        rounds = rounds + 1 if busy <= client.live + client.whole else 0
+        if rounds == 2:
+            return

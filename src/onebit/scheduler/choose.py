@@ -20,6 +20,7 @@ class Need:
     """What a request takes: how many sequences decode for it, and what it cannot have."""
 
     sequences: int = 1  # n answers × prompts in the body
+    answers: int = 1  # n: llama-server refuses more than it has slots, while prompts may queue there
     plain: bool = False  # must not run on a drafting engine (logprobs)
     conversation: int | None = None  # hash of how the conversation began, None: unknown
 
@@ -59,6 +60,12 @@ class EngineView:
         )
 
 
+def able(engines: Sequence[EngineView], need: Need) -> Sequence[EngineView]:
+    """The engines that could serve `need`, now or later; those that would refuse it only if there are no others."""
+    serving = [e for e in engines if e.may_serve(need)]
+    return [e for e in serving if e.capacity >= need.answers] or serving
+
+
 def choose(
     engines: Sequence[EngineView],
     need: Need,
@@ -78,7 +85,7 @@ def choose(
 
     `blocked` engines are spoken for by requests further ahead in the line.
     """
-    with_room = [e for e in engines if e.name not in blocked and e.has_room(need)]
+    with_room = [e for e in able(engines, need) if e.name not in blocked and e.has_room(need)]
     if not with_room:
         return None
     if len(with_room) == 1:

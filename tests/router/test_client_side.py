@@ -1,0 +1,115 @@
+"""What goes out in one piece: a response's head together with its first part, and nothing is kept back too long."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from onebit.router.client_side import ClientSide
+from onebit.router.reply import Receive, Send
+
+pytestmark = pytest.mark.anyio
+
+
+class Wire:
+    """A transport that notes each write."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_extra_info(self, _: str) -> None:
+        return None
+
+
+async def ask(app: Any, method: bytes = b"POST", *headers: bytes) -> Wire:
+    """One request to `app`; returns when it is answered."""
+    state = ServerState()
+    wire = Wire()
+    connection = ClientSide(Config(app, log_config=None, interface="asgi3"), state, {})
+    connection.connection_made(cast(asyncio.Transport, wire))
+    connection.data_received(b"\r\n".join([method + b" / HTTP/1.1", b"Host: here", *headers, b"", b""]))
+    await asyncio.gather(*state.tasks)
+    connection.connection_lost(None)
+    if connection.timeout_keep_alive_task is not None:
+        connection.timeout_keep_alive_task.cancel()
+    return wire
+
+
+async def begin(send: Send, *headers: tuple[bytes, bytes]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def part(send: Send, body: bytes, more: bool) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def test_the_head_goes_out_with_the_first_part_and_each_further_part_alone() -> None:
+    async def app(_: Any, __: Receive, send: Send) -> None:
+        await begin(send)
+        await part(send, b"one", True)
+        await part(send, b"two", True)
+        await part(send, b"three", False)
+
+    first, *rest = (await ask(app)).writes
+    assert first.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert first.endswith(b"\r\n\r\n3\r\none\r\n")
+    assert rest == [b"3\r\ntwo\r\n", b"5\r\nthree\r\n0\r\n\r\n"]
+
+
+async def test_a_body_that_looks_like_a_head_is_not_kept_back() -> None:
+    async def app(_: Any, __: Receive, send: Send) -> None:
+        await begin(send, (b"content-length", b"18"))
+        await part(send, b"HTTP/1.1 ", True)
+        await part(send, b"HTTP/1.1 ", False)
+
+    first, second = (await ask(app)).writes
+    assert first.endswith(b"\r\n\r\nHTTP/1.1 ")
+    assert second == b"HTTP/1.1 "
+
+
+async def test_a_response_without_a_body_goes_out() -> None:
+    async def app(_: Any, __: Receive, send: Send) -> None:
+        await begin(send, (b"content-length", b"5"))
+        await part(send, b"", False)
+
+    writes = (await ask(app, b"HEAD")).writes
+    assert b"".join(writes).endswith(b"content-length: 5\r\n\r\n")
+
+
+async def test_continue_goes_out_at_once() -> None:
+    wire_before: list[bytes] = []
+
+    async def app(_: Any, receive: Receive, send: Send) -> None:
+        await receive()
+        wire_before.append(b"read")
+        await begin(send, (b"content-length", b"2"))
+        await part(send, b"ok", False)
+
+    wire = await ask(app, b"POST", b"Expect: 100-continue", b"Content-Length: 0")
+    assert wire_before == [b"read"]
+    assert wire.writes[0] == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert wire.writes[1].endswith(b"\r\n\r\nok")
+
+
+async def test_a_crash_after_the_head_sends_the_head_and_closes() -> None:
+    async def app(_: Any, __: Receive, send: Send) -> None:
+        await begin(send)
+        raise ValueError("a bug")
+
+    wire = await ask(app)
+    assert b"".join(wire.writes).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert wire.closed
