@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import resource
-import shutil
 import signal
-import socket
-import stat
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 import anyio
 import uvicorn
-from filelock import FileLock, Timeout
 
 from onebit import paths
 from onebit.config.schema import ServeConfig
@@ -28,15 +21,15 @@ from onebit.engines.plan import Plan
 from onebit.engines.spec import EngineSpec
 from onebit.engines.state import State
 from onebit.engines.supervisor import Engine, Patience
-from onebit.errors import EngineFailed, PortTaken, Unavailable
+from onebit.errors import EngineFailed, Unavailable
 from onebit.router.app import App
 from onebit.router.client_side import ClientSide
+from onebit.router.listen import Listener
 from onebit.router.pool import Pool, standing_of, view_of
 from onebit.scheduler.gate import Gate
 from onebit.scheduler.slots import SlotLedger
 
 _BACKLOG = 2048
-_LOCK = "lock"  # held in a run folder for as long as its server lives
 _FILES = 65_536  # a relayed stream takes two descriptors; the usual soft limit of 1,024 ends at 500 streams
 
 
@@ -46,14 +39,6 @@ class Ending(Enum):
     CLEAN = 0  # every request was finished
     CUT = 3  # the grace period ended with requests running
     FORCED = 130  # a second Ctrl-C
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A bound address."""
-
-    socket: socket.socket
-    url: str
 
 
 class Stops:
@@ -205,75 +190,6 @@ def _log_file(spec: EngineSpec, port: int) -> Path:
     """
     alias = re.sub(r"[^\w.-]", "_", spec.alias)
     return paths.log_dir() / f"{alias}-{spec.name}{f'-{port}' if port else ''}.log"
-
-
-def listen(host: str, port: int) -> Listener:
-    """Bind the address, before anything slow is started. Raises PortTaken."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
-        sock = socket.socket(family, kind)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _notice_vanished(sock)
-        sock.bind(address)
-        sock.listen(_BACKLOG)
-    except socket.gaierror as error:
-        raise PortTaken(
-            f"--host {host}: {error.strerror}", hint="use 127.0.0.1, 0.0.0.0 or an address of this machine"
-        ) from None
-    except OSError as error:
-        raise PortTaken(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            hint=f"another program may use it; choose another with --port {port + 1 if port < 65535 else 0}",
-        ) from None
-    shown = f"[{host}]" if ":" in host else host
-    return Listener(sock, f"http://{shown}:{sock.getsockname()[1]}")
-
-
-def _notice_vanished(sock: socket.socket) -> None:
-    """Connections inherit this: a client that is gone without a word (a laptop asleep, a cable) is one after a minute.
-
-    Otherwise it would hold its slot for as long as TCP waits, hours when nothing is sent to it.
-    """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000)):
-        if hasattr(socket, name):  # Linux has them all
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-@contextmanager
-def run_folder() -> Iterator[Path]:
-    """A 0700 folder for this process's sockets. Folders of processes that are gone are removed."""
-    root = paths.run_root()
-    try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        facts = root.lstat()  # in a shared temporary folder the name may be somebody's link to somewhere else
-        if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode):
-            raise EngineFailed(f"{root} is not a folder of your own", hint="remove it, or set XDG_RUNTIME_DIR to one")
-        root.chmod(0o700)
-        for old in root.glob("onebit-*"):
-            _remove_if_left_behind(old)
-        folder = Path(tempfile.mkdtemp(prefix="onebit-", dir=root))
-        lock = FileLock(folder / _LOCK)
-        lock.acquire(blocking=False)
-    except OSError as error:
-        raise EngineFailed(
-            f"cannot make a run folder in {root}: {error.strerror}", hint="set XDG_RUNTIME_DIR to a folder of your own"
-        ) from None
-    try:
-        yield folder
-    finally:
-        lock.release()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_if_left_behind(folder: Path) -> None:
-    """Only a folder whose lock can be had: its server is gone, in whatever container it ran."""
-    if not (folder / _LOCK).is_file() or folder.is_symlink():
-        return
-    with suppress(Timeout, OSError), FileLock(folder / _LOCK, blocking=False):
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

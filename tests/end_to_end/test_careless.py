@@ -171,7 +171,7 @@ def test_a_run_folder_that_is_somebody_elses_link_is_not_touched(tiny: Path, fak
 
 
 def test_what_a_killed_server_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
-    from onebit.serve import run_folder
+    from onebit.engines.run_folder import run_folder
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

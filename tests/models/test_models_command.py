@@ -12,7 +12,8 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from onebit.commands import console
-from onebit.commands.models import app, progress
+from onebit.commands.models import app
+from onebit.commands.progress import progress
 from onebit.errors import ModelFileError
 from tests.models.web import Served, WebServer
 from tests.support.gguf_files import write_model

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from onebit.commands import console
+from onebit.commands.progress import progress, size_text
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from onebit.models.gguf_file import ModelInfo
-    from onebit.models.report import Report
 
 app = typer.Typer(help="Model files: what there is, fetching more, and what is in one.", no_args_is_help=True)
 
 _PIPE_WIDTH = 400  # columns: what is piped on must not be wrapped at 80
-_LINE_EVERY = 5.0  # seconds between two progress lines when nobody sees a bar
 
 
 def _complete_stored(incomplete: str) -> list[str]:
@@ -56,7 +52,7 @@ def list_models(as_json: Json = False) -> None:
         return
     table = _table("NAME", "ARCHITECTURE", "QUANT", "SIZE", "STATE")
     for row in rows:
-        size = _size(row["size_bytes"])
+        size = size_text(row["size_bytes"])
         cells = (row["name"], row["architecture"] or "", row["quantization"] or "", size, row["state"])
         table.add_row(*(_text(cell) for cell in cells))
     _print(table)
@@ -159,57 +155,7 @@ def remove(
         paths.append(path)
     for path in paths:
         freed = store.remove(path)
-        console.err().print(_text(f"removed {path.name}, {_size(freed)}"))
-
-
-# --- progress -----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def progress() -> Iterator[Report]:
-    """A Report that draws a progress bar on stderr, or prints a plain line now and then where it is piped."""
-    err = console.err()
-    if not err.is_terminal:
-        yield _PlainReport()
-        return
-    from rich import progress as bars
-
-    columns = (
-        bars.TextColumn("{task.description}", markup=False),
-        bars.BarColumn(bar_width=None),
-        bars.DownloadColumn(),
-        bars.TransferSpeedColumn(),
-        bars.TimeRemainingColumn(compact=True),
-    )
-    with bars.Progress(*columns, console=err, transient=True) as progress_bars:
-        task = progress_bars.add_task("", total=None)
-        current = ""
-
-        def report(phase: str, done: int, total: int | None, /) -> None:
-            nonlocal current
-            if phase != current:
-                current = phase
-                progress_bars.reset(task, description=phase, total=total, completed=done)
-            progress_bars.update(task, completed=done, total=total)
-
-        yield report
-
-
-class _PlainReport:
-    """A line for each phase, and one every few seconds of it."""
-
-    def __init__(self) -> None:
-        self._phase = ""
-        self._next_line = 0.0  # on the monotonic clock, seconds
-
-    def __call__(self, phase: str, done: int, total: int | None, /) -> None:
-        now = time.monotonic()
-        if phase == self._phase and now < self._next_line:
-            return
-        of = f" of {_size(total)}" if total else ""
-        how_far = f": {_size(done)}{of}" if done else f" ({_size(total)})" if total else ""
-        self._phase, self._next_line = phase, now + _LINE_EVERY
-        typer.echo(f"{phase}{how_far}", err=True)
+        console.err().print(_text(f"removed {path.name}, {size_text(freed)}"))
 
 
 # --- words and tables ---------------------------------------------------------------------------------------
@@ -265,7 +211,7 @@ def _facts(info: ModelInfo) -> list[tuple[str, str]]:
         ("Name", info.name or "–"),
         ("Kind", kind),
         ("Architecture", info.architecture),
-        ("Size", _size(info.size_bytes) + (f" in {info.split_count} files" if info.split_count > 1 else "")),
+        ("Size", size_text(info.size_bytes) + (f" in {info.split_count} files" if info.split_count > 1 else "")),
         ("Parameters", _count(info.parameters)),
         ("Quantization", info.quantization),
     ]
@@ -276,7 +222,7 @@ def _facts(info: ModelInfo) -> list[tuple[str, str]]:
     if info.kv_bytes_per_token:
         kv = f"{info.kv_bytes_per_token / 1024:,.1f} KiB per token (f16)"
         if info.context_length:
-            kv += f", {_size(info.kv_bytes_per_token * info.context_length)} for the whole context"
+            kv += f", {size_text(info.kv_bytes_per_token * info.context_length)} for the whole context"
     return [
         *facts,
         ("Context", f"{info.context_length:,} tokens" if info.context_length else "–"),
@@ -287,13 +233,6 @@ def _facts(info: ModelInfo) -> list[tuple[str, str]]:
         ("MTP head", heads),
         ("Chat template", "yes" if info.has_chat_template else "no"),
     ]
-
-
-def _size(count: int) -> str:
-    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= step:
-            return f"{count / step:,.1f} {unit}"
-    return f"{count} bytes"
 
 
 def _count(number: int) -> str:

@@ -209,13 +209,15 @@ def _run(given: dict[str, Any], file: Path | None) -> int:
     import anyio
 
     from onebit.commands import console
-    from onebit.commands.models import progress
+    from onebit.commands.progress import progress
     from onebit.commands.serve_display import home_as_tilde, show_draining, show_start
     from onebit.config.load import load
     from onebit.engines.plan import plan
+    from onebit.engines.run_folder import run_folder
     from onebit.models.gguf_file import inspect
     from onebit.models.pull import resolve
-    from onebit.serve import Ending, Server, listen, run_folder
+    from onebit.router.listen import listen
+    from onebit.serve import Ending, Server
 
     if os.environ.get("ONEBIT_API_KEY") == "":
         given.setdefault("api_key", "")  # Click takes an empty variable for none: that would be an open door

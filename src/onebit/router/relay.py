@@ -44,17 +44,9 @@ async def _copy_events(response: Response, client: EngineClient, call: Call, rep
     held = b""
     while chunk := await response.chunk():
         client.touch()
-        data = rest + chunk if rest else chunk
-        if data.endswith(_EVENT_END):
-            rest = b""
-        else:
-            cut = data.rfind(_EVENT_END) + len(_EVENT_END)
-            if cut < len(_EVENT_END):
-                rest = data
-                if len(rest) > _MAX_EVENT:
-                    raise EngineLost("the engine sent an event without an end")
-                continue
-            data, rest = data[:cut], data[cut:]
+        data, rest = _whole_events(rest + chunk if rest else chunk)
+        if not data:
+            continue
         if call.need.sequences > 1:
             data = data.replace(_NULL_EVENT, b"")
         if not reply.begun:
@@ -76,16 +68,21 @@ async def _assemble(response: Response, client: EngineClient, answer: Answer, re
     try:
         while chunk := await response.chunk():
             client.touch()
-            data = rest + chunk
-            cut = data.rfind(_EVENT_END) + len(_EVENT_END)
-            if cut < len(_EVENT_END):
-                rest = data
-                if len(rest) > _MAX_EVENT:
-                    raise EngineLost("the engine sent an event without an end")
-                continue
-            answer.feed(data[:cut])
-            rest = data[cut:]
+            events, rest = _whole_events(rest + chunk)
+            answer.feed(events)
     except EngineError as error:
         await reply.json(error.status, error.body)
         return
     await reply.json(200, answer.result())
+
+
+def _whole_events(data: bytes) -> tuple[bytes, bytes]:
+    """(the events that are complete, the beginning of the next)."""
+    if data.endswith(_EVENT_END):
+        return data, b""
+    end = data.rfind(_EVENT_END) + len(_EVENT_END)
+    if end >= len(_EVENT_END):
+        return data[:end], data[end:]
+    if len(data) > _MAX_EVENT:
+        raise EngineLost("the engine sent an event without an end")
+    return b"", data
