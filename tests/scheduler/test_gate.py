@@ -30,7 +30,7 @@ class Client:
 
     gate: Gate
     need: Need = field(default_factory=Need)
-    retry: bool = False
+    left: str | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     go: anyio.Event = field(default_factory=anyio.Event)
     lease: Lease | None = None
@@ -40,7 +40,7 @@ class Client:
     async def run(self) -> None:
         with self.scope:
             try:
-                async with self.gate.admit(self.need, retry=self.retry) as lease:
+                async with self.gate.admit(self.need, left=self.left) as lease:
                     self.lease = lease
                     await self.go.wait()
             except (QueueFull, Unavailable, WaitTooLong, InvalidRequest) as error:
@@ -204,11 +204,19 @@ async def test_retry_after_follows_the_rate_at_which_slots_come_free() -> None:
 
 async def test_a_request_whose_engine_died_goes_to_the_front() -> None:
     gate = make()
-    first, second, again = Client(gate), Client(gate), Client(gate, retry=True)
+    first, second, again = Client(gate), Client(gate), Client(gate, left="a")
     async with clients(gate, first, second, again):
         first.go.set()
         await settle()
         assert again.holds and not second.holds
+
+
+async def test_a_request_whose_engine_died_takes_another_one_even_past_the_line() -> None:
+    gate = make(EngineView("a", 2), EngineView("b", 1, rank=1, drafting=True))
+    held, many, again = Client(gate), Client(gate, Need(sequences=2, plain=True)), Client(gate, left="a")
+    async with clients(gate, held, many, again):
+        assert not many.holds and again.holds
+        assert again.lease is not None and again.lease.engine == "b"
 
 
 async def test_waiting_for_an_engine_that_starts() -> None:

@@ -65,6 +65,7 @@ class _PlainReport:
 
 
 def size_text(count: int) -> str:
+    """A number of bytes as people read it."""
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= step:
             return f"{count / step:,.1f} {unit}"

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from onebit.engines.supervisor import Engine
 from onebit.errors import (
     BodyTooLarge,
     EngineLost,
@@ -145,21 +146,26 @@ class App:
 
     async def _answer(self, call: Call, reply: Reply) -> None:
         pool = self.pools[call.model]
-        for attempt in (1, 2):
+        left: str | None = None  # the engine that died under the first attempt
+        while True:
             try:
-                if not call.endpoint.leased:
-                    async with Exchange(pool.ready(), call, 0) as exchange:
-                        await relay(exchange, call, reply)
-                    return
-                async with (
-                    pool.gate.admit(call.need, retry=attempt > 1) as lease,
-                    Exchange(pool.engines[lease.engine], call, lease.claim.slots) as exchange,
-                ):
-                    await relay(exchange, call, reply)
+                if call.endpoint.leased:
+                    async with pool.gate.admit(call.need, left=left) as lease:
+                        engine = pool.engines[lease.engine]
+                        await _exchange(engine, call, lease.claim.slots, reply)
+                else:
+                    engine = pool.ready(left)
+                    await _exchange(engine, call, 0, reply)
                 return
             except EngineLost:
-                if reply.begun or attempt == 2:
+                if reply.begun or left is not None:
                     raise
+                left = engine.spec.name
+
+
+async def _exchange(engine: Engine, call: Call, slots: int, reply: Reply) -> None:
+    async with Exchange(engine, call, slots) as exchange:
+        await relay(exchange, call, reply)
 
 
 class _Told:

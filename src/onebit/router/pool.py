@@ -22,9 +22,9 @@ class Pool:
     engines: dict[str, Engine]
     gate: Gate
 
-    def ready(self) -> Engine:
-        """Any engine that answers, for what needs no slot. Raises Unavailable."""
-        for engine in self.engines.values():
+    def ready(self, left: str | None = None) -> Engine:
+        """Any engine that answers, for what needs no slot; `left`, which died under it, last. Raises Unavailable."""
+        for engine in sorted(self.engines.values(), key=lambda e: e.spec.name == left):
             if engine.client is not None and not engine.doubted:
                 return engine
         raise Unavailable("no engine is ready", retry_after=1)
