@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from onebit.engines.device import Build, Device, DeviceKind
 from onebit.errors import NoBuild
 from onebit.models.pull import resolve
 from onebit.models.report import silent
+from tests.support.mtp import Chain, build_chain_model
 
 
 def _build(kind: DeviceKind) -> Build:
@@ -45,10 +45,7 @@ def demo() -> Path:
     return resolve("demo", silent)
 
 
-@pytest.fixture
-def no_runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Path]]:
-    """A run folder of the test's own; the function lists what is in it."""
-    runtime = tmp_path / "run"
-    runtime.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    return lambda: [p for p in runtime.rglob("*") if not p.is_dir()]
+@pytest.fixture(scope="session")
+def right(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    """Its head drafts every token rightly."""
+    return build_chain_model(tmp_path_factory.mktemp("mtp") / "right.gguf", tokenizer=demo)

@@ -18,12 +18,6 @@ ALIAS = ("--alias", "chain", "--device", "cpu", "-c", "1024")
 
 
 @pytest.fixture(scope="session")
-def right(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    """Its head drafts every token rightly."""
-    return build_chain_model(tmp_path_factory.mktemp("mtp") / "right.gguf", tokenizer=demo)
-
-
-@pytest.fixture(scope="session")
 def wrong(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Chain:
     """Its head is wrong after every third token; a hybrid model, with recurrent state."""
     path = tmp_path_factory.mktemp("mtp") / "wrong.gguf"
