@@ -236,7 +236,7 @@ async def main() -> None:
     options = parser.parse_args()
     few = options.quick
     fake_loads = [
-        Load("1", 1, 20, 2 if few else 20, 64, 0.01),
+        Load("1", 1, 20, 2 if few else 6, 64, 0.01),
         Load("16, at any time", 16, 3, 2 if few else 12, 64, 0.3),
         Load("16, all in the same instant", 16, 1, 2 if few else 20, 64, 0),
     ]
