@@ -72,7 +72,7 @@ async def ask(client: aiohttp.ClientSession, model: str, prompt: str, tokens: in
                 first = time.perf_counter()
                 async for piece in response.content.iter_any():
                     tail = tail[-2000:] + piece
-        except aiohttp.ServerDisconnectedError:
+        except aiohttp.ClientConnectionError:
             tries -= 1
             if not tries:
                 raise
