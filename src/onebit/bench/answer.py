@@ -180,13 +180,20 @@ class _Reader:
 
 
 async def ask(
-    endpoint: Endpoint, what: Ask, prompt: str, *, tokens: int | None = None, sent: float | None = None
+    endpoint: Endpoint,
+    what: Ask,
+    prompt: str,
+    *,
+    tokens: int | None = None,
+    sent: float | None = None,
+    into: Answer | None = None,
 ) -> Answer:
     """Ask once and time the answer. Never raises for what a server does: that is in `trouble` and `why`.
 
-    `sent`: when the request was due, for open-loop load; a late start is then part of its waiting time.
+    `sent`: when the request was due, for open-loop load; a late start is then part of its waiting time. `into`: an
+    answer that somebody looks at while it grows.
     """
-    answer = Answer(sent=perf_counter() if sent is None else sent)
+    answer = into or Answer(sent=perf_counter() if sent is None else sent)
     reader = _Reader(answer)
     path = "/chat/completions" if what.api == "chat" else "/completions"
     try:

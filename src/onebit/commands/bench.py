@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from onebit.commands import bench_compare, bench_profile
+
 if TYPE_CHECKING:
     from onebit.bench.results import Result
     from onebit.bench.sweep import Load, Sweep
@@ -311,3 +313,7 @@ def _show(results: list[Result], ceiling: float | None, md: bool, plot: Path | N
 
         draw(results, plot)
         console.err().print(f"drawn: {plot}", markup=False)
+
+
+app.command("profile")(bench_profile.profile)
+app.command("compare")(bench_compare.compare)

@@ -1,0 +1,147 @@
+"""Measure T(a, b) of two engines that share a card, point by point, until it is known or time is up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Protocol
+
+from onebit.bench.answer import Ask, ask
+from onebit.bench.explore import next_point
+from onebit.bench.prompts import prompts
+from onebit.bench.steady import total_rate
+from onebit.bench.target import Running, engines_running
+from onebit.engines.spec import EngineSpec
+from onebit.errors import BenchError
+from onebit.scheduler.profile import Grid
+from onebit.scheduler.split import split
+
+_WARM_TOKENS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The two engines of a profile, the first as it drafts."""
+
+    first: EngineSpec
+    second: EngineSpec
+    run_dir: Path
+    start_timeout: float
+
+    @property
+    def draft(self) -> int:
+        """The first engine's draft length, 0: it does not draft."""
+        return self.first.draft.length if self.first.draft else 0
+
+    def with_threads(self, threads: Sequence[int]) -> Pair:
+        """The same with so many CPU threads for each."""
+        first, second = threads[0], threads[-1]
+        return replace(self, first=replace(self.first, threads=first), second=replace(self.second, threads=second))
+
+
+class ShowPoints(Protocol):
+    """Is told how a profile goes."""
+
+    def doing(self, what: str) -> None:
+        """Something else is done now."""
+
+    def point(self, point: tuple[int, int], total: float, left: float) -> None:
+        """T of a point in tok/s, and the seconds of the budget that are left."""
+
+
+@dataclass(slots=True)
+class Profiling:
+    """A profile in the making. `points` may hold what an earlier run measured."""
+
+    pair: Pair
+    tokens: int
+    prompt_tokens: int
+    seconds: float  # of each point
+    show: ShowPoints
+    points: dict[tuple[int, int], float] = field(default_factory=dict)
+    keep: Callable[[dict[tuple[int, int], float]], None] = lambda _: None
+
+    async def run(self, budget: float) -> bool:
+        """Measure until the grid is known (True) or `budget` seconds are over. `keep` gets all points after each.
+
+        Raises EngineFailed and BenchError.
+        """
+        limits = (self.pair.first.slots, self.pair.second.slots)
+        began = perf_counter()
+        if next_point(self.points, *limits) is None:
+            return True
+        async with self._engines() as engines:
+            while (point := next_point(self.points, *limits)) is not None:
+                left = budget - (perf_counter() - began)
+                if left <= 0:
+                    return False
+                self.show.doing(f"{point[0]} + {point[1]} requests")
+                self.points[point] = await self._total(engines, point)
+                self.keep(self.points)
+                self.show.point(point, self.points[point], max(0.0, budget - (perf_counter() - began)))
+        return True
+
+    async def check(self, loads: Sequence[int], rounds: int) -> list[Checked]:
+        """At each load: each engine alone and the split that the grid says, in turn, `rounds` times."""
+        grid = Grid(self.points)
+        limits = (self.pair.first.slots, self.pair.second.slots)
+        wanted: dict[int, list[tuple[int, int]]] = {}
+        for load in loads:
+            best = split(grid, load, slots=limits)
+            alone = [(load, 0), (0, load)]
+            fitting = [p for p in alone if p[0] <= limits[0] and p[1] <= limits[1]]
+            if best is not None and fitting:
+                wanted[load] = [*fitting, (best.first, best.second)]
+        totals: dict[tuple[int, int, int], list[float]] = {}
+        async with self._engines() as engines:
+            for number in range(rounds):
+                for load, points in wanted.items():
+                    # The chosen split is measured for itself, also where it is one of the engines alone.
+                    for rank, point in list(enumerate(points))[:: 1 if number % 2 == 0 else -1]:
+                        self.show.doing(f"round {number + 1} of {rounds}, {load} requests as {point[0]} + {point[1]}")
+                        chosen = int(rank == len(points) - 1)
+                        totals.setdefault((*point, chosen), []).append(await self._total(engines, point))
+        found = []
+        for load, points in wanted.items():
+            alone_totals = {point: tuple(totals[(*point, 0)]) for point in points[:-1]}
+            found.append(Checked(load, points[-1], tuple(totals[(*points[-1], 1)]), alone_totals))
+        return found
+
+    @asynccontextmanager
+    async def _engines(self) -> AsyncIterator[Sequence[Running]]:
+        """Both engines, running and warm."""
+        pair = self.pair
+        names = f"{pair.first.name} and {pair.second.name}" + (f", drafting {pair.draft}" if pair.draft else "")
+        self.show.doing(f"starting {names}")
+        async with engines_running([pair.first, pair.second], pair.run_dir, pair.start_timeout) as engines:
+            for engine in engines:
+                answer = await ask(engine.endpoint, Ask(engine.model, _WARM_TOKENS), next(prompts(self.prompt_tokens)))
+                if not answer.good:
+                    raise BenchError(f"{names}: {answer.trouble}: {answer.why}")
+            yield engines
+
+    async def _total(self, engines: Sequence[Running], point: tuple[int, int]) -> float:
+        fresh = prompts(self.prompt_tokens)
+        try:
+            return await total_rate(engines, point, Ask("", self.tokens), lambda: next(fresh), self.seconds)
+        except BenchError as error:
+            raise BenchError(f"{point[0]} + {point[1]} requests: {error.message}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A load, the split that was chosen for it, and what was measured: tok/s, one a round."""
+
+    load: int
+    chosen: tuple[int, int]
+    totals: tuple[float, ...]
+    alone: dict[tuple[int, int], tuple[float, ...]]
+
+    @property
+    def better(self) -> tuple[float, ...]:
+        """The better single engine's rounds."""
+        return max(self.alone.values(), key=median)

@@ -1,0 +1,312 @@
+"""`onebit bench profile`: the grid that the adaptive choice reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from onebit.bench.profiling import Checked, Pair
+    from onebit.bench.setups import Planner
+    from onebit.errors import OnebitError
+    from onebit.scheduler.profile import Grid
+
+_INTERRUPTED = 130
+_TIMES = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def profile(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="GGUF file, `demo`, hf:owner/repo:quant or URL.")
+    ] = "demo",
+    device: Annotated[
+        str, typer.Option("--device", "-dev", help="The two engines' devices: FIRST,SECOND.", metavar="A,B")
+    ] = "vulkan,rocm",
+    parallel: Annotated[
+        str, typer.Option("--parallel", "-np", help="How many requests to go up to on each.", metavar="N,M")
+    ] = "16,16",
+    mtp: Annotated[
+        str | None, typer.Option("--mtp", help="Draft lengths of the first engine, 0: none.", metavar="LIST")
+    ] = None,
+    mtp_model: Annotated[
+        Path | None, typer.Option("--mtp-model", help="A head-only GGUF to draft with.", metavar="FILE")
+    ] = None,
+    budget: Annotated[str, typer.Option("--budget", help="Stop after this time; go on another day.")] = "10m",
+    seconds: Annotated[float, typer.Option("--seconds", help="Seconds of each point.")] = 4.0,
+    tokens: Annotated[int, typer.Option("--tokens", "-n", help="Tokens of each answer.")] = 128,
+    prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", "-p", help="Tokens of each prompt, about.")] = 32,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            "--check", help="Then measure the choice at these loads against each engine alone.", metavar="LIST"
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", help="Interleaved rounds of --check.")] = 3,
+    threads: Annotated[
+        str | None, typer.Option("--threads", "-t", help="CPU threads of the engines.", metavar="N[,M]")
+    ] = None,
+    n_gpu_layers: Annotated[
+        int | None, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU.", show_default="all")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", "-b", help="Prompt tokens in one go.")] = None,
+    llama_server: Annotated[
+        Path | None, typer.Option("--llama-server", help="The llama-server executable to use.", metavar="FILE")
+    ] = None,
+    start_timeout: Annotated[
+        str | None, typer.Option("--start-timeout", help="Time to load the model.", metavar="TIME")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what was measured before.")] = False,
+) -> None:
+    """Measure two engines that share a card: total tok/s for a requests on one and b on the other.
+
+    A coarse grid, refined where it bends: a dip that only shows at 9 rows is found. Every point is stored at once, so
+    an interrupted run goes on with what it has. `onebit serve --adaptive` with the same model, builds, devices and
+    flags then splits its load as the grid says.
+
+    \b
+    onebit bench profile -m qwen.gguf --device vulkan,rocm
+    onebit bench profile -m qwen.gguf --device vulkan,rocm --mtp 0,2 --budget 30m
+    onebit bench profile --device cpu,cpu --parallel 8,8 --check 1,2,4,8
+    """
+    from onebit.bench.setups import Wish
+    from onebit.commands import bench_prepare as prepare
+    from onebit.engines.run_folder import run_folder
+    from onebit.errors import ConfigError
+
+    devices = prepare.devices_of(device)
+    if len(devices) != 2:
+        raise ConfigError(f"--device {device}: a profile is of two engines", hint="like --device vulkan,rocm")
+    slots = _pair_of("--parallel", parallel, prepare.MOST_REQUESTS)
+    prepare.check_lengths(tokens, prompt_tokens, 0, rounds, 1)
+    prepare.within("--seconds", seconds, 0.1, 600)
+    settings = prepare.engine_settings(
+        mtp_model=mtp_model,
+        n_gpu_layers=n_gpu_layers,
+        batch_size=batch_size,
+        llama_server=llama_server,
+        start_timeout=start_timeout,
+        engine_args=context.obj or None,
+    )
+    loads = () if check is None else prepare.numbers("--check", check, 1, sum(slots))
+    lengths = (0,) if mtp is None else prepare.numbers("--mtp", mtp, 0, 64)
+    with run_folder() as folder:
+        wish = Wish(settings, devices, (max(slots),), prompt_tokens + tokens, run_dir=folder)
+        planner, measured_on = prepare.prepare(model, llama_server, wish)
+        pairs = [_pair(planner, slots, length, folder, threads) for length in lengths]
+        run = _Run(pairs, measured_on, tokens, prompt_tokens, seconds, loads, rounds)
+        code = run.go(_seconds(budget), fresh)
+    raise typer.Exit(code)
+
+
+def _pair_of(flag: str, text: str, most: int) -> tuple[int, int]:
+    from onebit.errors import ConfigError
+
+    words = [word.strip() for word in text.split(",")]
+    if not 1 <= len(words) <= 2 or not all(w.isascii() and w.isdigit() and 1 <= int(w) <= most for w in words):
+        raise ConfigError(f"{flag} {text}: one number for both engines, or two, from 1 to {most:,}")
+    return int(words[0]), int(words[-1])
+
+
+def _seconds(text: str) -> float:
+    from onebit.errors import ConfigError
+
+    unit = _TIMES.get(text[-1:], 0.0)
+    try:
+        seconds = float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 7 * 86_400:
+        raise ConfigError(f"--budget {text}: a time is like 90s, 10m or 1h")
+    return seconds
+
+
+def _pair(planner: Planner, slots: tuple[int, int], draft: int, folder: Path, threads: str | None) -> Pair:
+    """The engines as `onebit serve --adaptive` would plan them."""
+    from onebit.bench.profiling import Pair
+
+    wanted: dict[str, Any] = {
+        "device": ",".join(planner.wish.devices),
+        "adaptive": True,
+        "parallel": f"{slots[0]},{slots[1]}",
+        "adaptive_at": min(1024, slots[0] * (draft + 1)),
+        "mtp": draft > 0,
+        "draft_max": draft or None,
+    }
+    if not draft:
+        wanted["mtp_model"] = None
+    first, second = planner.plan(**wanted).engines
+    pair = Pair(first, second, folder, planner.config(**wanted).start_timeout)
+    return pair if threads is None else pair.with_threads(_pair_of("--threads", threads, 1024))
+
+
+class _Run:
+    """One call of the command."""
+
+    def __init__(
+        self,
+        pairs: Sequence[Pair],
+        measured_on: dict[str, Any],
+        tokens: int,
+        prompt_tokens: int,
+        seconds: float,
+        loads: Sequence[int],
+        rounds: int,
+    ) -> None:
+        self._pairs = pairs
+        self._measured_on = measured_on
+        self._lengths = {"tokens": tokens, "prompt_tokens": prompt_tokens}
+        self._seconds = seconds
+        self._loads = loads
+        self._rounds = rounds
+        self._show = _Show()
+
+    def go(self, budget: float, fresh: bool) -> int:
+        """Measure all pairs, store, show. Returns the exit code."""
+        import anyio
+
+        from onebit.bench.profiling import Profiling
+        from onebit.bench.stopping import stoppable
+        from onebit.commands import console
+        from onebit.scheduler.profile import Grid, Profile
+        from onebit.scheduler.profile_file import find, key_of, path_of, write
+
+        key = key_of(self._measured_on["model_fingerprint"], self._pairs[0].first, self._pairs[0].second)
+        known = None if fresh else find(key)
+        grids = dict(known.grids) if known else {}
+        checked: dict[int, list[Checked]] = {}
+        complete: dict[int, bool] = {}
+        failure: list[OnebitError] = []
+
+        def profiling(pair: Pair) -> Profiling:
+            def keep(points: dict[tuple[int, int], float]) -> None:
+                grids[pair.draft] = Grid(points)
+                write(Profile(key, grids), {**self._measured_on, **self._lengths})
+
+            points = dict(grids[pair.draft].points) if pair.draft in grids else {}
+            lengths = (self._lengths["tokens"], self._lengths["prompt_tokens"])
+            return Profiling(pair, *lengths, self._seconds, self._show, points, keep)
+
+        async def work() -> bool:
+            from onebit.errors import OnebitError
+
+            with stoppable() as scope, self._show.shown():
+                try:
+                    for i, pair in enumerate(self._pairs):
+                        one = profiling(pair)
+                        complete[pair.draft] = await one.run(budget / len(self._pairs))
+                        if self._loads and i + 1 == len(self._pairs):
+                            checked[pair.draft] = await one.check(self._loads, self._rounds)
+                except OnebitError as error:
+                    failure.append(error)
+            return scope.cancelled_caught
+
+        interrupted = anyio.run(work, backend_options={"use_uvloop": True})
+        for draft, grid in sorted(grids.items()):
+            show_grid(grid, draft, self._pairs[0])
+            if not complete.get(draft, True):
+                console.err().print("note: the time was up before all was known; run it again to go on", markup=False)
+        for rows in checked.values():
+            show_check(rows)
+        if grids and not failure:
+            console.err().print(f"stored: {path_of(key)}", markup=False, soft_wrap=True)
+        if failure:
+            raise failure[0]
+        return _INTERRUPTED if interrupted else 0
+
+
+class _Show:
+    """A status line while it runs, and a plain line for each point on a pipe."""
+
+    def __init__(self) -> None:
+        from onebit.commands import console
+
+        self._err = console.err()
+        self._status: Any = None
+        self._last = ""
+
+    def shown(self) -> Any:
+        """The time in which there is something to see."""
+        from contextlib import nullcontext
+
+        if not self._err.is_terminal:
+            return nullcontext()
+        self._status = self._err.status("…", refresh_per_second=2)
+        return self._status
+
+    def doing(self, what: str) -> None:
+        """Something else is done now."""
+        from rich.text import Text
+
+        if self._status is None:
+            self._err.print(f"{what} …", markup=False)
+        else:
+            self._status.update(Text(f"{what} …{self._last}"))
+
+    def point(self, point: tuple[int, int], total: float, left: float) -> None:
+        """A point."""
+        from onebit.bench.columns import number
+
+        self._last = f"   last: {point[0]} + {point[1]} made {number(total)} tok/s, {left:.0f} s left at most"
+        if self._status is None:
+            self._err.print(f"  {number(total)} tok/s", markup=False)
+
+
+def show_grid(grid: Grid, draft: int, pair: Pair) -> None:
+    """T(a, b) as a table: rows are the first engine's requests, columns the second's."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from onebit.bench.columns import number
+    from onebit.commands import console
+
+    out = console.out()
+    rows = sorted({a for a, _ in grid.points} | {0})
+    columns = sorted({b for _, b in grid.points} | {0})
+    drafting = f", which drafts {draft}" if draft else ""
+    out.print(
+        Text(f"total tok/s: requests on {pair.first.name}{drafting} (down) and {pair.second.name} (across)", "bold")
+    )
+    most = max(grid.points.values(), default=0.0)
+    wide = out.is_terminal and len(columns) * 6 + 4 > out.width
+    inner = {b for a, b in grid.points if a} | {0}
+    if wide:  # the axis has more points than the grid inside
+        columns = [b for b in columns if b in inner]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    for heading in ("", *map(str, columns)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for a in rows:
+        cells = []
+        for b in columns:
+            total = grid.points.get((a, b))
+            cells.append(Text("" if total is None else number(total), "bold green" if total == most else ""))
+        table.add_row(Text(str(a), "bold"), *cells)
+    out.print(table)
+
+
+def show_check(rows: Sequence[Checked]) -> None:
+    """The choice against the better engine alone, load by load."""
+    from rich import box
+    from rich.table import Table
+
+    from onebit.bench.columns import number
+    from onebit.bench.stats import estimate, ratio
+    from onebit.commands import console
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    for heading in ("requests", "split", "first alone", "second alone", "split, tok/s", "to the better one (95 %)"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        alone = {(a > 0): estimate(totals) for (a, _), totals in row.alone.items()}
+        chosen, against = estimate(row.totals), ratio(row.totals, row.better)
+        cells = [f"{row.load}", f"{row.chosen[0]} + {row.chosen[1]}"]
+        for first in (True, False):
+            one = alone.get(first)
+            cells.append(number(one.median) if one else "")
+        cells += [number(chosen.median) if chosen else "", against.text(2) if against else ""]
+        table.add_row(*cells)
+    console.out().print(table)
