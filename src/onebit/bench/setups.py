@@ -104,15 +104,15 @@ class Planner:
         )
 
     def _context(self) -> int:
-        need = self.wish.tokens + _SPARE_TOKENS
-        need = -(-need // _CONTEXT_STEP) * _CONTEXT_STEP
-        trained = self.info.context_length
-        if trained and need > trained:
+        """Tokens of each slot: enough for a prompt and its answer, and no more than the model can."""
+        wanted, trained = self.wish.tokens, self.info.context_length
+        if trained and wanted > trained:
             raise ConfigError(
-                f"prompt and answer have {self.wish.tokens} tokens, the model has a context of {trained}",
+                f"prompt and answer have {wanted} tokens, the model has a context of {trained}",
                 hint="lower --prompt-tokens or --tokens",
             )
-        return need
+        need = -(-(wanted + _SPARE_TOKENS) // _CONTEXT_STEP) * _CONTEXT_STEP
+        return min(need, trained) if trained else need
 
 
 def _joined(decided: Plan) -> dict[str, Any]:
