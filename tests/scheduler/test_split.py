@@ -1,4 +1,4 @@
-"""The choice from a profile: the proof on a published table, hysteresis, holding back, and a load that runs through it."""
+"""The choice from a profile: the proof on a published table, hysteresis, holding back, a load that runs through it."""
 
 from __future__ import annotations
 

@@ -76,14 +76,14 @@ class Profiling:
             return True
         async with self._engines() as engines:
             while (point := next_point(self.points, *limits)) is not None:
-                left = budget - (perf_counter() - began)
-                if left <= 0:
-                    return False
                 self.show.doing(f"{point[0]} + {point[1]} requests")
                 self.points[point] = await self._total(engines, point)
                 self.keep(self.points)
-                self.show.point(point, self.points[point], max(0.0, budget - (perf_counter() - began)))
-        return True
+                left = budget - (perf_counter() - began)
+                self.show.point(point, self.points[point], max(0.0, left))
+                if left <= 0:  # after a point, not before: a run that is called again and again gets on
+                    break
+        return next_point(self.points, *limits) is None
 
     async def check(self, loads: Sequence[int], rounds: int) -> list[Checked]:
         """At each load: each engine alone and the split that the grid says, in turn, `rounds` times."""
@@ -142,6 +142,7 @@ class Checked:
     alone: dict[tuple[int, int], tuple[float, ...]]
 
     @property
-    def better(self) -> tuple[float, ...]:
-        """The better single engine's rounds."""
-        return max(self.alone.values(), key=median)
+    def ratios(self) -> tuple[float, ...]:
+        """The split to the better single engine, round by round."""
+        better = max(self.alone.values(), key=median)
+        return tuple(ours / theirs for ours, theirs in zip(self.totals, better, strict=True))

@@ -41,9 +41,13 @@ class Planner:
         self.wish = wish
         self.info = info
         self.skipped: list[OnebitError] = []  # devices that are not there: the others are measured all the same
-        self._find = find
+        self.find = find
         self._inspect = inspect
         self._cores = cores
+
+    def with_wish(self, wish: Wish) -> Planner:
+        """The same for another wish."""
+        return Planner(wish, self.info, self.find, self._inspect, self._cores)
 
     def config(self, **more: Any) -> ServeConfig:
         """The settings of one setup. Raises ConfigError."""
@@ -52,7 +56,7 @@ class Planner:
 
     def plan(self, **more: Any) -> Plan:
         """The engines of one setup. Raises ConfigError, ModelFileError, NoBuild."""
-        return plan(self.config(**more), self.info, self._find, self._inspect, self._cores)
+        return plan(self.config(**more), self.info, self.find, self._inspect, self._cores)
 
     def setups(self) -> list[Setup]:
         """All setups. Raises the first device's error when none of them can be measured."""
@@ -79,9 +83,12 @@ class Planner:
         (spec,) = decided.engines
         name = spec.name + ("" if length is None else f" mtp {length}" if length else " no mtp")
         timeout = self.config(**wanted).start_timeout
-        found: list[Setup] = [EngineSetup(name, spec, wish.run_dir, timeout)]
+        flags: tuple[str, ...] = ("--device", str(spec.device))
+        if spec.draft is not None:
+            flags += ("--mtp", "--draft-max", str(spec.draft.length))
+        found: list[Setup] = [EngineSetup(name, spec, wish.run_dir, timeout, flags)]
         if wish.router:
-            found.append(self._served(f"{name} routed", decided, **{**wanted, "device": str(spec.device)}))
+            found.append(self._served(f"{name} routed", decided, flags, **{**wanted, "device": str(spec.device)}))
         return found
 
     def _adaptive(self) -> Setup:
@@ -94,14 +101,16 @@ class Planner:
                 f"--adaptive has {slots} slots here, {max(self.wish.requests)} requests at once do not run in them",
                 hint="--parallel N,M gives the two engines more",
             )
-        return self._served(f"adaptive at {self.config(**wanted).adaptive_at}", decided, **wanted)
+        at = self.config(**wanted).adaptive_at
+        devices = ",".join(str(spec.device) for spec in decided.engines)
+        flags = ("--device", devices, "--adaptive", "--adaptive-at", str(at))
+        return self._served(f"adaptive at {at}", decided, flags, **wanted)
 
-    def _served(self, name: str, decided: Plan, **more: Any) -> ServeSetup:
+    def _served(self, name: str, decided: Plan, flags: tuple[str, ...], **more: Any) -> ServeSetup:
         config = self.config(**more)
         facts = {"router": True, **_joined(decided)}
-        return ServeSetup(
-            name, tuple(serve_arguments(config, self.info.path)), config.alias or "bench", config.start_timeout, facts
-        )
+        arguments = tuple(serve_arguments(config, self.info.path))
+        return ServeSetup(name, arguments, config.alias or "bench", config.start_timeout, facts, flags)
 
     def _context(self) -> int:
         """Tokens of each slot: enough for a prompt and its answer, and no more than the model can."""

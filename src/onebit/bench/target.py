@@ -51,6 +51,10 @@ class Setup(Protocol):
     def facts(self) -> Mapping[str, Any]:
         """Device, build, flags: what a figure is worth nothing without."""
 
+    @property
+    def serve_flags(self) -> tuple[str, ...]:
+        """How `onebit serve` is told to be like it, without the model and the slots."""
+
     def run(self) -> AbstractAsyncContextManager[Running]:
         """Start it, and stop it when the block is left. Raises OnebitError when it does not come up."""
 
@@ -63,6 +67,7 @@ class EngineSetup:
     spec: EngineSpec
     run_dir: Path
     start_timeout: float
+    serve_flags: tuple[str, ...] = ()
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -85,6 +90,7 @@ class ServeSetup:
     model: str  # its name for clients
     start_timeout: float
     facts: Mapping[str, Any] = field(default_factory=dict)
+    serve_flags: tuple[str, ...] = ()
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[Running]:
@@ -120,6 +126,7 @@ class UrlSetup:
     name: str
     endpoint: Endpoint
     model: str | None  # None: the first that it lists
+    serve_flags: tuple[str, ...] = ()
 
     @property
     def facts(self) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ cli.py, where all commands come together.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,14 +15,14 @@ import typer
 from onebit.commands import bench_compare, bench_profile
 
 if TYPE_CHECKING:
-    from onebit.bench.results import Result
+    from onebit.bench.results import Result, ResultsFile
     from onebit.bench.sweep import Load, Sweep
     from onebit.bench.target import Setup
     from onebit.errors import OnebitError
 
 app = typer.Typer(invoke_without_command=True, short_help="Measure tokens a second, and draw the curve.")
 
-_INTERRUPTED = 130
+INTERRUPTED = 130
 
 Model = Annotated[
     str | None,
@@ -172,12 +173,10 @@ def bench(
 
             measured_on = {"generator": machine()["cpu"]}
         file = ResultsFile(json_file, resume=resume) if json_file is not None else None
-        results, ceiling, interrupted, failed = _run(setups, load, measured_on, file, folder, skipped)
-    _show(results, ceiling, md, plot)
-    if interrupted:
-        raise typer.Exit(_INTERRUPTED)
-    if failed:
-        raise typer.Exit(1)
+        outcome = run_sweep(setups, load, measured_on, file, folder, skipped)
+    _show(outcome, md, plot)
+    if outcome.interrupted or outcome.failed:
+        raise typer.Exit(INTERRUPTED if outcome.interrupted else 1)
 
 
 def _arrivals(rate: float | None, duration: float | None, trace: Path | None, seed: int) -> tuple[Any, str]:
@@ -239,10 +238,25 @@ def _engines(
     return setups, planner.skipped, measured_on
 
 
-def _run(
-    setups: list[Setup], load: Load, measured_on: dict[str, Any], file: Any, folder: Path, skipped: list[OnebitError]
-) -> tuple[list[Result], float | None, bool, bool]:
-    """(results, the generator's ceiling, was it interrupted?, was anything left out?)"""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a sweep ended. `failed`: a device, a setup or the rest was left out; `ceiling`: the generator's, chunks/s."""
+
+    results: list[Result]
+    ceiling: float | None
+    interrupted: bool
+    failed: bool
+
+
+def run_sweep(
+    setups: list[Setup],
+    load: Load,
+    measured_on: dict[str, Any],
+    file: ResultsFile | None,
+    folder: Path,
+    skipped: list[OnebitError],
+) -> Outcome:
+    """Measure all setups and show it. Raises OnebitError when not one row was measured."""
     import anyio
 
     from onebit.bench import results as stored
@@ -277,7 +291,7 @@ def _run(
         interrupted, failure = False, error
     if failure is not None:
         show.failed("the rest", failure)
-    return list(sweep.done.values()), ceiling, interrupted, bool(sweep.dropped or skipped or failure)
+    return Outcome(list(sweep.done.values()), ceiling, interrupted, bool(sweep.dropped or skipped or failure))
 
 
 async def _ticking(sweep: Sweep, show: Any) -> None:
@@ -296,22 +310,22 @@ async def _ticking(sweep: Sweep, show: Any) -> None:
         ticker.cancel()
 
 
-def _show(results: list[Result], ceiling: float | None, md: bool, plot: Path | None) -> None:
+def _show(outcome: Outcome, md: bool, plot: Path | None) -> None:
     from onebit.commands import console
     from onebit.commands.bench_display import finish
 
-    if not results:
+    if not outcome.results:
         return
     if md:
         from onebit.bench.markdown import markdown
 
-        typer.echo(markdown(results, ceiling))
+        typer.echo(markdown(outcome.results, outcome.ceiling))
     else:
-        finish(results, ceiling)
+        finish(outcome.results, outcome.ceiling)
     if plot is not None:
         from onebit.bench.plot import plot as draw
 
-        draw(results, plot)
+        draw(outcome.results, plot)
         console.err().print(f"drawn: {plot}", markup=False)
 
 

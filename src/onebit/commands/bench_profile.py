@@ -91,6 +91,7 @@ def profile(
         start_timeout=start_timeout,
         engine_args=context.obj or None,
     )
+    seconds_in_all = _seconds(budget)
     loads = () if check is None else prepare.numbers("--check", check, 1, sum(slots))
     lengths = (0,) if mtp is None else prepare.numbers("--mtp", mtp, 0, 64)
     with run_folder() as folder:
@@ -98,7 +99,7 @@ def profile(
         planner, measured_on = prepare.prepare(model, llama_server, wish)
         pairs = [_pair(planner, slots, length, folder, threads) for length in lengths]
         run = _Run(pairs, measured_on, tokens, prompt_tokens, seconds, loads, rounds)
-        code = run.go(_seconds(budget), fresh)
+        code = run.go(seconds_in_all, fresh)
     raise typer.Exit(code)
 
 
@@ -294,15 +295,15 @@ def show_check(rows: Sequence[Checked]) -> None:
     from rich.table import Table
 
     from onebit.bench.columns import number
-    from onebit.bench.stats import estimate, ratio
+    from onebit.bench.stats import estimate
     from onebit.commands import console
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
-    for heading in ("requests", "split", "first alone", "second alone", "split, tok/s", "to the better one (95 %)"):
-        table.add_column(heading, justify="right")
+    for heading in ("requests", "split", "first", "second", "split tok/s", "to the better (95 %)"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         alone = {(a > 0): estimate(totals) for (a, _), totals in row.alone.items()}
-        chosen, against = estimate(row.totals), ratio(row.totals, row.better)
+        chosen, against = estimate(row.totals), estimate(row.ratios)
         cells = [f"{row.load}", f"{row.chosen[0]} + {row.chosen[1]}"]
         for first in (True, False):
             one = alone.get(first)
