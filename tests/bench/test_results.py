@@ -31,9 +31,12 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="holds results already"):
         ResultsFile(file.path, resume=False)
     again = ResultsFile(file.path, resume=True)
-    assert list(done(again.known, SETTINGS)) == [rows[0].cell], "the one without a figure is measured again"
+    facts = {"cpu": {"device": "cpu", "load": "whatever"}, "new": {"device": "rocm"}}
+    assert list(done(again.known, SETTINGS, facts)) == [rows[0].cell], "the one without a figure is measured again"
     with pytest.raises(BenchError, match="tokens 8, this run has 16"):
-        done(again.known, {"tokens": 16})
+        done(again.known, {"tokens": 16}, facts)
+    with pytest.raises(BenchError, match="rows of cpu were measured with device 'cpu', this run has 'cuda'"):
+        done(again.known, SETTINGS, {"cpu": {"device": "cuda"}})
 
 
 def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:

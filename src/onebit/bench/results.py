@@ -148,13 +148,24 @@ def _figures(data: Mapping[str, Any]) -> Figures:
     return Figures(**known)
 
 
-def done(known: Sequence[Result], settings: Mapping[str, Any]) -> dict[Cell, Result]:
-    """The cells that need not be measured again. Raises BenchError when they were measured with other settings."""
+_SAME = ("model_fingerprint", "device", "build", "flags")
+
+
+def done(
+    known: Sequence[Result], settings: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]
+) -> dict[Cell, Result]:
+    """The cells that a run with these settings need not measure again; `facts` is what it measures on, by setup.
+
+    Raises BenchError when the file's rows were measured with other settings, or on something else.
+    """
     for result in known:
-        for name, value in settings.items():
-            if result.settings.get(name) != value:
+        here = facts.get(result.cell.setup, {})
+        wanted = {**settings, **{name: here[name] for name in _SAME if name in here}}
+        for name, value in wanted.items():
+            before = (result.settings if name in settings else result.measured_on).get(name)
+            if before != value:
                 raise BenchError(
-                    f"the file's rows were measured with {name} {result.settings.get(name)!r}, this run has {value!r}",
+                    f"its rows of {result.cell.setup} were measured with {name} {before!r}, this run has {value!r}",
                     hint="give the same settings, or name another file",
                 )
     return {result.cell: result for result in known if result.figures.total_tok_s is not None}

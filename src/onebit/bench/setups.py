@@ -62,7 +62,7 @@ class Planner:
         """All setups. Raises the first device's error when none of them can be measured."""
         wish = self.wish
         found: list[Setup] = []
-        devices: Sequence[str | None] = wish.devices or (None,)
+        devices: Sequence[str | None] = tuple(dict.fromkeys(wish.devices)) or (None,)
         for device in devices:
             try:
                 for length in wish.mtp or (None,):

@@ -266,7 +266,8 @@ def run_sweep(
     from onebit.commands.bench_display import Progress
     from onebit.errors import OnebitError
 
-    done = stored.done(file.known, load.settings()) if file is not None else {}
+    facts = {setup.name: {**measured_on, **setup.facts} for setup in setups}
+    done = stored.done(file.known, load.settings(), facts) if file is not None else {}
     show = Progress(list(done.values()))
     for error in skipped:
         show.failed("a device", error)
@@ -279,7 +280,10 @@ def run_sweep(
         nonlocal ceiling
         with stoppable() as scope, show.shown():
             show.doing("how fast is the load generator itself")
-            ceiling = await measure(folder)
+            try:
+                ceiling = await measure(folder)
+            except OnebitError as error:
+                show.failed("the generator's own ceiling", error)
             await _ticking(sweep, show)
         return scope.cancelled_caught
 

@@ -172,12 +172,17 @@ class _Run:
         from onebit.bench.profiling import Profiling
         from onebit.bench.stopping import stoppable
         from onebit.commands import console
+        from onebit.errors import ProfileError
         from onebit.scheduler.profile import Grid, Profile
         from onebit.scheduler.profile_file import find, key_of, path_of, write
 
         key = key_of(self._measured_on["model_fingerprint"], self._pairs[0].first, self._pairs[0].second)
-        known = None if fresh else find(key)
-        grids = dict(known.grids) if known else {}
+        grids: dict[int, Grid] = {}
+        try:
+            known = None if fresh else find(key)
+            grids = dict(known.grids) if known else {}
+        except ProfileError as error:
+            console.err().print(f"note: {error.message}; it is measured anew", markup=False)
         checked: dict[int, list[Checked]] = {}
         complete: dict[int, bool] = {}
         failure: list[OnebitError] = []
