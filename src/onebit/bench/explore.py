@@ -11,7 +11,8 @@ Points = Mapping[tuple[int, int], float]
 
 BEND = 0.08
 """A point this far from the line through its neighbours (as a share of itself) has the gaps beside it looked into.
-Repeats differ by up to 4 % on a machine with other users, so half of it would chase noise."""
+Halving a smooth curve's gap quarters its error, so the gaps inside are then known to about 2 %; a smaller number
+would chase the noise of single measurements."""
 
 _KINK = 0.15  # a point of an axis that bends this much becomes a line of the grid inside
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-# Short, common, and one token each (with the space before it) in the vocabularies of GPT-2, Llama 3 and SmolLM2.
+# Short and common: one token each, with the space before it, in SmolLM2's vocabulary, and likely so in others.
 _WORDS = """
 the of and to in is that for it as was with be by on not he his but at are this have from or had an
 they which one you were all her she there would their we him been has when who will no more if out

@@ -27,7 +27,7 @@ _LABELS = 40  # columns beside a bar
 
 
 class _Frozen:
-    """A renderable, rendered once: drawing a table of 20 rows anew takes 10 ms, in which no token could be timed."""
+    """A renderable, rendered once: drawing one of 21 rows takes 17 ms, in which no token could be timed, this 1 ms."""
 
     def __init__(self, what: RenderableType, target: Console) -> None:
         self._segments: list[Segment] = list(target.render(what))

@@ -17,8 +17,8 @@ HOLD_GAIN = 0.10
 """A request waits beside a free slot only when the others gain more than this share by it."""
 
 MARGIN = 0.03
-"""A split that needs requests to change sides must be better by this share: repeats of one grid point of a quiet
-llama-server differed by 1 to 2 %, so a smaller gain may be none."""
+"""A split that needs requests to change sides must be better by this share: a smaller gain is within what one
+measurement of a grid point is off, and the proof on the published table allows as much (0.97)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _held(grid: Grid, running: int, target: Split, slots: tuple[int, int], gain:
     return max((s.total for s in fewer if s is not None), default=0.0) > target.total * (1 + gain)
 
 
-# Both are asked for every request, and the answer never changes: 24 loads of 24 splits cost 3 ms anew, 5 µs again.
+# Both are asked for every request, and the answer never changes: a `pick` among 24 + 24 slots takes 2 ms anew, 0.02 ms again.
 @lru_cache(maxsize=4096)
 def _splits(grid: Grid, load: int, slots: tuple[int, int] | None) -> tuple[Split, ...]:
     """The splits of `load` that were measured, the first engine's share descending."""
