@@ -1,8 +1,8 @@
 """One HTTP request of the load generator, with the time at which each piece of the answer arrived.
 
 An asyncio protocol under httptools, not a general client: the bytes are read in the call in which the loop gets them,
-without a task switch, so the clock is read as early as Python can; an event costs 7 µs to take apart. A connection is made
-for each request, as llama-server closes kept-alive ones after a streamed answer; the time to the first token
+without a task switch, so the clock is read as early as Python can; an event costs 7 µs to take apart. A connection is
+made for each request, as llama-server closes kept-alive ones after a streamed answer; the time to the first token
 includes it.
 """
 
