@@ -6,7 +6,6 @@ cli.py, where all commands come together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,14 +14,12 @@ import typer
 from onebit.commands import bench_compare, bench_profile
 
 if TYPE_CHECKING:
-    from onebit.bench.results import Result, ResultsFile
-    from onebit.bench.sweep import Load, Sweep
+    from onebit.bench.sweep import Load
     from onebit.bench.target import Setup
+    from onebit.commands.bench_run import Outcome
     from onebit.errors import OnebitError
 
 app = typer.Typer(invoke_without_command=True, short_help="Measure tokens a second, and draw the curve.")
-
-INTERRUPTED = 130
 
 Model = Annotated[
     str | None,
@@ -123,6 +120,7 @@ def bench(
     from onebit.bench.results import ResultsFile
     from onebit.bench.sweep import Load
     from onebit.commands import bench_prepare as prepare
+    from onebit.commands.bench_run import run_sweep
     from onebit.engines.run_folder import run_folder
     from onebit.errors import ConfigError
 
@@ -175,8 +173,7 @@ def bench(
         file = ResultsFile(json_file, resume=resume) if json_file is not None else None
         outcome = run_sweep(setups, load, measured_on, file, folder, skipped)
     _show(outcome, md, plot)
-    if outcome.interrupted or outcome.failed:
-        raise typer.Exit(INTERRUPTED if outcome.interrupted else 1)
+    raise typer.Exit(outcome.exit_code)
 
 
 def _arrivals(rate: float | None, duration: float | None, trace: Path | None, seed: int) -> tuple[Any, str]:
@@ -236,82 +233,6 @@ def _engines(
     planner, measured_on = prepare.prepare(model, settings.get("llama_server"), wish)
     setups = planner.setups()
     return setups, planner.skipped, measured_on
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a sweep ended. `failed`: a device, a setup or the rest was left out; `ceiling`: the generator's, chunks/s."""
-
-    results: list[Result]
-    ceiling: float | None
-    interrupted: bool
-    failed: bool
-
-
-def run_sweep(
-    setups: list[Setup],
-    load: Load,
-    measured_on: dict[str, Any],
-    file: ResultsFile | None,
-    folder: Path,
-    skipped: list[OnebitError],
-) -> Outcome:
-    """Measure all setups and show it. Raises OnebitError when not one row was measured."""
-    import anyio
-
-    from onebit.bench import results as stored
-    from onebit.bench.ceiling import measure
-    from onebit.bench.stopping import stoppable
-    from onebit.bench.sweep import Sweep
-    from onebit.commands.bench_display import Progress
-    from onebit.errors import OnebitError
-
-    facts = {setup.name: {**measured_on, **setup.facts} for setup in setups}
-    done = stored.done(file.known, load.settings(), facts) if file is not None else {}
-    show = Progress(list(done.values()))
-    for error in skipped:
-        show.failed("a device", error)
-    sweep = Sweep(setups, load, measured_on, show, done, keep=file.add if file is not None else lambda _: None)
-    show.clock = sweep.clock
-    ceiling: float | None = None
-    failure: OnebitError | None = None
-
-    async def work() -> bool:
-        nonlocal ceiling
-        with stoppable() as scope, show.shown():
-            show.doing("how fast is the load generator itself")
-            try:
-                ceiling = await measure(folder)
-            except OnebitError as error:
-                show.failed("the generator's own ceiling", error)
-            await _ticking(sweep, show)
-        return scope.cancelled_caught
-
-    try:
-        interrupted = anyio.run(work, backend_options={"use_uvloop": True})
-    except OnebitError as error:
-        if not sweep.done:
-            raise
-        interrupted, failure = False, error
-    if failure is not None:
-        show.failed("the rest", failure)
-    return Outcome(list(sweep.done.values()), ceiling, interrupted, bool(sweep.dropped or skipped or failure))
-
-
-async def _ticking(sweep: Sweep, show: Any) -> None:
-    """The sweep, and a sign of life every second."""
-    import asyncio
-
-    async def tick() -> None:
-        while True:
-            await asyncio.sleep(1)
-            show.tick()
-
-    ticker = asyncio.ensure_future(tick())
-    try:
-        await sweep.run()
-    finally:
-        ticker.cancel()
 
 
 def _show(outcome: Outcome, md: bool, plot: Path | None) -> None:

@@ -57,8 +57,8 @@ def tune(
     from onebit.bench.summary import summaries
     from onebit.bench.sweep import Load
     from onebit.commands import bench_prepare as prepare
-    from onebit.commands.bench import INTERRUPTED, run_sweep
     from onebit.commands.bench_display import finish
+    from onebit.commands.bench_run import run_sweep
     from onebit.engines.run_folder import run_folder
     from onebit.errors import ConfigError
 
@@ -82,8 +82,7 @@ def tune(
     finish(outcome.results, outcome.ceiling)
     flags = {setup.name: setup.serve_flags for setup in setups}
     _print(recommend(summaries(outcome.results), flags, users), model)
-    if outcome.interrupted or outcome.failed:
-        raise typer.Exit(INTERRUPTED if outcome.interrupted else 1)
+    raise typer.Exit(outcome.exit_code)
 
 
 def _widen(planner: Planner, info: ModelInfo) -> Planner:
