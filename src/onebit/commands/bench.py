@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(invoke_without_command=True, short_help="Measure tokens a second, and draw the curve.")
 
+_OPEN_SLOTS = "8"  # in an open loop nobody says how many requests will run at once
+
 Model = Annotated[
     str | None,
     typer.Option("--model", "-m", help="GGUF file, `demo`, hf:owner/repo:quant or URL.", show_default="demo"),
@@ -61,7 +63,8 @@ def bench(
         int | None, typer.Option("--adaptive-at", help="Requests on the first engine before the second is used.")
     ] = None,
     parallel: Annotated[
-        str | None, typer.Option("--parallel", "-np", help="Slots, for --adaptive and open loops.", metavar="N[,M]")
+        str | None,
+        typer.Option("--parallel", "-np", help="Slots: of --adaptive, or in open loops (8).", metavar="N[,M]"),
     ] = None,
     router: Annotated[bool, typer.Option("--router", help="Each engine also through `onebit serve`.")] = False,
     url: Annotated[
@@ -222,8 +225,9 @@ def _engines(
     from onebit.commands import bench_prepare as prepare
 
     slots = load.requests
-    if load.arrivals and settings.get("parallel"):
-        slots = (max(prepare.numbers("--parallel", settings["parallel"], 1, prepare.MOST_REQUESTS)),)
+    if load.arrivals:
+        wanted = settings.get("parallel") or _OPEN_SLOTS
+        slots = (max(prepare.numbers("--parallel", wanted, 1, prepare.MOST_REQUESTS)),)
     longest = (
         max((a.prompt_tokens or load.prompt_tokens) + (a.tokens or load.tokens) for a in load.arrivals)
         if (load.arrivals)
