@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MANY = (1, 4, 8, 16)
 _DRAFTS = (0, 1, 2, 3)  # llama.cpp's default is 3; the gain on Strix Halo was largest at 2 to 4
+_BOTH = 24  # slots that --adaptive has unless told otherwise: 8 and 16
 _KINDS = ("cuda", "rocm", "vulkan", "metal")
 
 
@@ -90,7 +91,8 @@ def _widen(planner: Planner, info: ModelInfo) -> Planner:
     from dataclasses import replace
 
     devices = planner.wish.devices or _cards(planner) or ("cpu",)
-    wish = replace(planner.wish, devices=devices, mtp=_DRAFTS if info.has_mtp_head else (), adaptive=len(devices) == 2)
+    both = len(devices) == 2 and max(planner.wish.requests) <= _BOTH
+    wish = replace(planner.wish, devices=devices, mtp=_DRAFTS if info.has_mtp_head else (), adaptive=both)
     return planner.with_wish(wish)
 
 
