@@ -99,6 +99,11 @@ class SlotLedger:
         """Slots claimed, over all engines."""
         return self._in_use
 
+    @property
+    def full(self) -> bool:
+        """No engine that runs has a free slot."""
+        return all(e.in_use >= e.limit or e.standing is not Standing.OPEN for e in self._engines.values())
+
     def check_invariants(self) -> None:
         """The books balance: claimed + free = all, on every engine. Raises AssertionError."""
         with self._lock:
