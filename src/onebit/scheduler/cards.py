@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
 from onebit.errors import DoesNotFit, LoadFailed, OnebitError, Protected, UnknownModel
+from onebit.memory.history import History
 from onebit.memory.ledger import MemoryLedger
 from onebit.memory.policy import Rules, arrange
 from onebit.memory.residency import Residency, Step
@@ -30,16 +30,6 @@ class Effects(Protocol):
         """Let its requests finish within the grace period, end its engines, and see its memory free again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """One model came or went, for the counters. `wanted`: the highest tier that waits for memory, on evictions."""
-
-    name: str
-    reason: str  # "load", "evicted", "idle", "failed", "config"
-    tier: Tier | None = None
-    wanted: Tier | None = None
-
-
 class Cards:
     """The memory's side of the gate. On the gate's event loop; every method is one step without an await."""
 
@@ -47,7 +37,7 @@ class Cards:
         self.gate = gate
         self.ledger = ledger
         self.rules = rules
-        self.moves: list[Moved] = []  # since the counters were last read
+        self.history = History()
         self._effects = effects
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -101,6 +91,7 @@ class Cards:
             return  # it was told to leave meanwhile
         model.loaded_at = model.idle_since = now
         model.load_seconds = max(0.001, now - model.load_began)
+        self.history.loaded(name, model.load_seconds)
         model.failures, model.cause, model.asked_at = 0, None, None
         for lease in model.line.everyone():
             if model.slots.hopeless(lease.ask.need):
@@ -120,6 +111,7 @@ class Cards:
         """All its engines have failed. They are ended, and `gone` follows."""
         model = self.gate.models[name]
         model.failed(self.gate.clock(), cause)
+        self.history.failed(name)
         model.asked_at = None
         if model.residency in (Residency.LOADING, Residency.RESIDENT):
             self._unload(model, "failed")
@@ -143,6 +135,17 @@ class Cards:
             if model.spec.preload:
                 model.asked_at = self.gate.clock()
         self.rearrange()
+
+    def stop_running(self, name: str) -> None:
+        """The grace period is over: end what still runs on it."""
+        self.gate.stop_running(self.gate.models[name])
+
+    async def emptied(self, name: str) -> None:
+        """Return when no request runs on it."""
+        model = self.gate.models[name]
+        while model.running:
+            model.emptied = asyncio.Event()
+            await model.emptied.wait()
 
     # --- another config ------------------------------------------------------------------------------------------
 
@@ -197,11 +200,10 @@ class Cards:
         model.causes = {}
         for view in model.slots.views():
             model.slots.set_standing(view.name, Standing.COMING)
-        self.moves.append(Moved(model.name, "load", model.loaded_for))
         self._effects.load(model.name)
 
     def _unload(self, model: Model, reason: str, wanted: Tier | None = None) -> None:
-        self.moves.append(Moved(model.name, reason, model.highest_running(), wanted))
+        self.history.unloaded(model.name, reason, model.highest_running(), wanted)
         model.step(Step.UNLOAD)
         model.hold = None
         self._effects.unload(model.name)

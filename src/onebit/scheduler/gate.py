@@ -126,6 +126,8 @@ class Gate:
         self._running -= 1
         if not model.running:
             model.idle_since = now
+            if model.emptied is not None:
+                model.emptied.set()
         if lease.tier is Tier.BACKGROUND:
             self._busy.ended(model.spec.cards, lease)
         elif self._busy.went(model.spec.cards):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class Model:
         self.failures = 0
         self.cool_until = -inf
         self.cause: str | None = None  # why it could not be loaded
+        self.emptied: asyncio.Event | None = None  # somebody waits for its last request to end
         self.leaving_for_good = False
         self.successor: ModelSpec | None = None  # what it becomes once it has left
         self.renew(spec)
