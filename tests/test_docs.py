@@ -13,7 +13,7 @@ from click import Command
 
 from onebit import __version__
 from onebit.config.load import load
-from onebit.config.schema import ServeConfig
+from onebit.config.schema import FILE_ONLY, ServeConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,7 +49,7 @@ def test_every_setting_is_a_flag_a_variable_and_a_key() -> None:
 
     serve = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
     options = {p.name: p for p in serve.params if p.name not in ("model_argument", "config", "help")}
-    assert set(options) == set(ServeConfig.model_fields) - {"engine_args"}  # those stand after `--`
+    assert set(options) == set(ServeConfig.model_fields) - {"engine_args", *FILE_ONLY}  # engine_args stand after `--`
     for name, option in options.items():
         assert f"--{name.replace('_', '-')}" in option.opts
         assert option.envvar == f"ONEBIT_{name.upper()}"

@@ -78,20 +78,5 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
         load({}, file)
 
 
-def test_keys_come_from_the_setting_and_from_a_file(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("# shop\none\n\n two \n")
-    assert load({"api_key": "a, b", "api_key_file": str(keys)}).keys() == ("a", "b", "one", "two")
-    assert load({}).keys() == ()
-
-
-def test_an_empty_key_is_a_mistake_not_an_open_door(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("\n")
-    for given in ({"api_key_file": str(keys)}, {"api_key": " , "}):
-        with pytest.raises(ConfigError, match="empty"):
-            load(given).keys()
-
-
 def test_a_key_is_not_shown(tmp_path: Path) -> None:
     assert "hunter2" not in repr(load({"api_key": "hunter2"}))

@@ -51,7 +51,8 @@ def decide(
             raise NoBuild(f"no llama-server for {device}")
         return known[device.kind]
 
-    return plan(load({"model": "/m/qwen.gguf", **given}), info, find, lambda path: replace(info, path=path), cores)
+    [served] = load({"model": "/m/qwen.gguf", **given}).served()
+    return plan(served.settings, info, find, lambda path: replace(info, path=path), cores)
 
 
 def shape(decided: Plan) -> list[tuple[str, int, int]]:
@@ -178,12 +179,6 @@ def test_a_batch_for_mean_pooling_divides_among_the_slots() -> None:
     assert (engine.batch, engine.pooling) == (1026, "mean")
     own = decide(info=replace(MODEL, embedding=True)).engines[0]
     assert own.embeddings and own.pooling is None  # an embedding model knows how it pools
-
-
-def test_an_open_door_is_told() -> None:
-    assert "anyone who can reach" in decide(host="0.0.0.0").notes[0]  # noqa: S104
-    assert decide(host="0.0.0.0", api_key="k").notes == ()  # noqa: S104
-    assert decide().notes == ()
 
 
 def test_every_device_of_a_build_by_its_index() -> None:
