@@ -28,11 +28,9 @@ def run(given: dict[str, Any], file: Path | None) -> int:
     from onebit.commands.progress import progress
     from onebit.commands.serve_display import home_as_tilde, show_draining, show_start
     from onebit.config.load import check_config
-    from onebit.engines.plan import plan
     from onebit.engines.run_folder import run_folder
-    from onebit.errors import ConfigError
-    from onebit.models.gguf_file import inspect
     from onebit.models.pull import resolve
+    from onebit.offer import distinct, prepare
     from onebit.router.listen import listen
     from onebit.serve import Ending, Server
 
@@ -40,24 +38,22 @@ def run(given: dict[str, Any], file: Path | None) -> int:
         given.setdefault("api_key", "")  # Click takes an empty variable for none: that would be an open door
     checked = check_config(file, given)
     config = checked.config
-    if len(checked.models) > 1:
-        raise ConfigError(f"{checked.models[1].place}: one model is served at a time as yet")
-    [served] = checked.models
     listener = listen(config.host, config.port)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with served.placed():
+    offers = []
+    for served in checked.models:
         with progress() as report:
-            path = resolve(served.settings.model, report)
-        decided = plan(served.settings, inspect(path), _finder(served.settings), inspect, cores)
+            offers.append(prepare(served, lambda model: resolve(model, report), _finder(served.settings), cores))
+    distinct(offers)
     for warning in checked.warnings:
         console.err().print(Text.assemble(("warning: ", "yellow"), warning))
-    for spec in decided.engines:
-        where = f"engine {spec.name}: {home_as_tilde(spec.build.path)}\n  ({spec.build.origin})"
-        console.err().print(where, style="dim", soft_wrap=True, markup=False)
+    for offer in offers:
+        for spec in offer.plan.engines:
+            where = f"{offer.name}, engine {spec.name}: {home_as_tilde(spec.build.path)}\n  ({spec.build.origin})"
+            console.err().print(where, style="dim", soft_wrap=True, markup=False)
 
     async def serving(folder: Path) -> Ending:
-        secrets = tuple(key.secret.decode() for key in checked.keys)
-        server = Server(config, decided, secrets, listener, folder)
+        server = Server(config, offers, checked.keys, listener, folder)
         return await server.run(show_start, show_draining)
 
     with run_folder() as folder:

@@ -48,8 +48,9 @@ class Home:
         self.alive = False
 
     def tell(self) -> None:
-        """Something has happened."""
+        """Something has happened: wake all who wait for news."""
         self.news.set()
+        self.news = anyio.Event()
 
 
 class Arbiter:
@@ -105,7 +106,7 @@ class Arbiter:
                 engine.stop()
             home.tell()
         while any(home.alive for home in self.homes.values()):
-            await self._pause(next(home for home in self.homes.values() if home.alive))
+            await next(home for home in self.homes.values() if home.alive).news.wait()
 
     async def _live(self, name: str, home: Home) -> None:
         for engine in home.engines:
@@ -145,7 +146,7 @@ class Arbiter:
                     self._book.measured(name, held)
             if not home.leave.is_set():
                 with anyio.move_on_after(_MEASURE_EVERY_S if measured else None):
-                    await self._pause(home)
+                    await home.news.wait()
 
     async def _either(self, emptied: Awaitable[None], home: Home) -> None:
         """Until it is empty, or its engines have ended by themselves."""
@@ -157,11 +158,5 @@ class Arbiter:
 
             group.start_soon(empty)
             while any(engine.state not in (State.STOPPED, State.FAILED) for engine in home.engines):
-                await self._pause(home)
+                await home.news.wait()
             group.cancel_scope.cancel()
-
-    @staticmethod
-    async def _pause(home: Home) -> None:
-        """Wait for news."""
-        home.news = anyio.Event()
-        await home.news.wait()

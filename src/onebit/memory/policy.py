@@ -88,7 +88,7 @@ def arrange(
     totals: Bytes, holders: Sequence[Holder], wanted: Sequence[Wanted], rules: Rules, now: float
 ) -> Arrangement:
     """Decide loads, evictions, holds and refusals. `totals`: bytes by pool."""
-    free = {pool: total - sum(h.bytes.get(pool, 0) for h in holders) for pool, total in totals.items()}
+    free = _after(totals, holders)
     coming = {pool: sum(h.bytes.get(pool, 0) for h in holders if h.state is Residency.LEAVING) for pool in totals}
     load: list[str] = []
     evict: list[str] = []
@@ -114,10 +114,12 @@ def arrange(
                     coming[pool] += size
             _take(want.bytes, free, coming)
             continue
-        patient = [h for h in open_to if not ((stay := stays[h.name]) and stay.refuse)]
-        if _victims(patient, short, rules, now) is None and want.tier is not Tier.BACKGROUND:
-            refuse[want.name] = _protection_left(open_to, stays, short, now)
+        strong = [h for h in open_to if (stay := stays[h.name]) is not None and stay.refuse]
+        left = _after(totals, strong)
+        if not _fits(want.bytes, left) and want.tier is not Tier.BACKGROUND:
+            refuse[want.name] = _protection_left(want, left, strong, stays) - now
             continue
+        patient = [h for h in open_to if h not in strong]
         overdue = now - want.since >= rules.max_hold
         for holder in patient:
             stay = stays[holder.name]
@@ -184,18 +186,19 @@ def _victims(candidates: Sequence[Holder], short: Bytes, rules: Rules, now: floa
     return chosen
 
 
-def _protection_left(holders: Sequence[Holder], stays: Mapping[str, _Stay | None], short: Bytes, now: float) -> float:
-    """Seconds until enough protection has run out; inf when it never does."""
-    left = dict(short)
+def _after(totals: Bytes, holders: Sequence[Holder]) -> dict[str, int]:
+    """What there would be if these were the only ones."""
+    return {pool: total - sum(h.bytes.get(pool, 0) for h in holders) for pool, total in totals.items()}
 
-    def until(holder: Holder) -> float:
-        stay = stays[holder.name]
-        return now if stay is None or not stay.refuse else stay.until
 
-    for holder in sorted(holders, key=until):
-        left = {pool: size - holder.bytes.get(pool, 0) for pool, size in left.items()}
-        if all(size <= 0 for size in left.values()):
-            return until(holder) - now
+def _protection_left(want: Wanted, left: Bytes, strong: Sequence[Holder], stays: Mapping[str, _Stay | None]) -> float:
+    """The time at which enough protection has run out; inf: never."""
+    untils = {holder.name: stay.until for holder in strong if (stay := stays[holder.name]) is not None}
+    room = dict(left)
+    for holder in sorted(strong, key=lambda h: untils[h.name]):
+        room = {pool: size + holder.bytes.get(pool, 0) for pool, size in room.items()}
+        if _fits(want.bytes, room):
+            return untils[holder.name]
     return inf
 
 

@@ -55,12 +55,12 @@ class Cards:
             return
         now = self.gate.clock()
         decision = arrange(self.ledger.totals, holders, wanted, self.rules, now)
-        self._hold(decision.hold)
         highest = max((w.tier for w in wanted), default=None)
         for name in decision.evict:
             self._unload(models[name], "evicted", highest)
         for name in decision.idle:
             self._unload(models[name], "idle")
+        self._hold(decision.hold)  # after the evictions: what is no longer held takes requests at once
         for name in decision.load:
             self._load(models[name], now)
         for name, seconds in decision.refuse.items():
@@ -127,6 +127,7 @@ class Cards:
         """Its processes have ended, and its memory was seen to be free."""
         model = self.gate.models[name]
         model.step(Step.GONE)
+        model.absent_since = self.gate.clock()
         self.ledger.release(name)
         if model.leaving_for_good:
             self._forget(model)

@@ -48,6 +48,7 @@ class Model:
         self.load_began = -inf
         self.loaded_at = -inf
         self.idle_since = -inf
+        self.absent_since = -inf
         self.load_seconds = 1.0
         self.asked_at: float | None = None  # by the operator, to be loaded without a request
         self.failures = 0
@@ -105,7 +106,8 @@ class Model:
         """As the policy sees one that is waited for and not in memory; None when nobody waits."""
         tier = self.line.highest()
         if tier is not None:
-            return Wanted(self.name, self.needs, tier, self.line.oldest(tier))
+            # One that has just had its turn is not passed over, however long its waiters have stood in line.
+            return Wanted(self.name, self.needs, tier, max(self.line.oldest(tier), self.absent_since))
         if self.asked_at is not None:
             return Wanted(self.name, self.needs, Tier.FREE, self.asked_at)
         return None
