@@ -59,7 +59,20 @@ def test_every_setting_is_a_flag_a_variable_and_a_key() -> None:
 
 
 def test_the_example_config_is_valid() -> None:
-    assert load({}, ROOT / "docs/onebit.example.yaml").model == "demo"
+    config = load({}, ROOT / "docs/onebit.example.yaml")
+    assert [(m.name, m.settings.model, m.settings.preload) for m in config.served()] == [("demo", "demo", True)]
+
+
+def test_what_the_example_config_leaves_out_is_valid_too(tmp_path: Path) -> None:
+    text = (ROOT / "docs/onebit.example.yaml").read_text()
+    whole = re.sub(r"^#(?=\w|  )", "", text, flags=re.MULTILINE)
+    assert whole.count("\n#\n") == text.count("\n#\n") and whole != text
+    (tmp_path / "onebit.yaml").write_text(whole)
+    for name in ("qwen.gguf", "members.key"):
+        (tmp_path / name).touch()
+    config = load({}, tmp_path / "onebit.yaml")
+    assert [key.name for key in config.keys] == ["shop", "members"]
+    assert [model.name for model in config.served()] == ["demo", "chat", "small"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

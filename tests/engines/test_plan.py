@@ -103,6 +103,20 @@ def test_slots_of_two_engines(given: dict[str, Any], slots: list[int]) -> None:
     assert [e.slots for e in decide(adaptive=True, **given).engines] == slots
 
 
+def test_every_engine_may_have_its_own_layers_and_threads() -> None:
+    engines = decide(device="vulkan,rocm", n_gpu_layers=[10, None], threads="2,3", parallel=[None, 2]).engines
+    assert [(e.slots, e.gpu_layers, e.threads) for e in engines] == [(4, 10, 2), (2, None, 3)]
+    both = decide(device="vulkan,rocm", n_gpu_layers="7", threads=[None, 3]).engines
+    assert [(e.gpu_layers, e.threads) for e in both] == [(7, 4), (7, 3)]
+    with pytest.raises(ConfigError, match=r"--threads 1,2: there are fewer engines \(1\)"):
+        decide(device="vulkan", threads="1,2")
+
+
+@pytest.mark.parametrize(("parallel", "slots"), [([4, None], [4, 16]), ([None, 12], [8, 12])])
+def test_an_engine_without_slots_of_its_own_has_the_usual_ones(parallel: list[int | None], slots: list[int]) -> None:
+    assert [e.slots for e in decide(adaptive=True, parallel=parallel).engines] == slots
+
+
 def test_two_devices_without_adaptive_share_the_load_evenly() -> None:
     decided = decide(device="vulkan,rocm", parallel="6")
     assert shape(decided) == [("vulkan", 6, 0), ("rocm", 6, 0)]

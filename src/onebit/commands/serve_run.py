@@ -34,8 +34,9 @@ def run(given: dict[str, Any], file: Path | None) -> int:
     from onebit.router.listen import listen
     from onebit.serve import Ending, Server
 
-    if os.environ.get("ONEBIT_API_KEY") == "":
-        given.setdefault("api_key", "")  # Click takes an empty variable for none: that would be an open door
+    for name in ("api_key", "api_key_file"):
+        if os.environ.get(f"ONEBIT_{name.upper()}") == "":
+            given.setdefault(name, "")  # Click takes an empty variable for none: that would be an open door
     checked = check_config(file, given)
     config = checked.config
     listener = listen(config.host, config.port)

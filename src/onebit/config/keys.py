@@ -55,7 +55,11 @@ def read_keys(config: ServeConfig, environ: Mapping[str, str] | None = None) -> 
             wrong.append(f"{place}: {why}")
     wrong += _twice(keys)
     if wrong:
-        raise ConfigError("\n".join(wrong))
+        raise ConfigError(
+            "\n".join(wrong),
+            hint="keys are kept in variables (key_env, ONEBIT_API_KEY) or in files of mode 0600"
+            " (key_file, --api-key-file)",
+        )
     return tuple(key for _, key in keys)
 
 
@@ -75,9 +79,11 @@ def key_warnings(config: ServeConfig) -> tuple[str, ...]:
 
 def _secret(entry: KeyEntry, environ: Mapping[str, str]) -> bytes:
     if entry.key_env is not None:
+        # Somebody may have written the key itself here: what does not look like a variable is not repeated.
+        name = entry.key_env if entry.key_env.isupper() else "named here"
         if entry.key_env not in environ:
-            raise _Unreadable(f"the environment variable {entry.key_env} is not set; export {entry.key_env}=… first")
-        return _checked(environ[entry.key_env], f"the environment variable {entry.key_env}")
+            raise _Unreadable(f"the environment variable {name} is not set; set it before onebit starts")
+        return _checked(environ[entry.key_env], f"the environment variable {name}")
     if entry.key_file is not None:
         found = list(_lines(entry.key_file))
         if len(found) > 1:

@@ -51,11 +51,10 @@ def load(given: Mapping[str, Any], file: Path | None = None) -> ServeConfig:
     try:
         return ServeConfig.model_validate({**settings, **given}).read_from(source)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        told = [
-            _problem(e, source) for e in sorted(found, key=lambda e: source.line(e["loc"])) if not _follows(e, found)
-        ]
-        raise ConfigError("\n".join(dict.fromkeys(told)), hint="onebit serve --help lists every setting") from None
+        found = sorted(error.errors(include_url=False), key=lambda e: source.line(e["loc"]))
+        told = [_problem(e, source) for e in found if not _follows(e, found)]
+        hint = "docs/settings.md has every setting" if file else "onebit serve --help lists every setting"
+        raise ConfigError("\n".join(dict.fromkeys(told)), hint=hint) from None
 
 
 def _follows(error: Any, found: Sequence[Any]) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from onebit.config.types import DeviceName, File, ModelName, Seconds, split
+from onebit.config.types import DeviceName, File, LoraFile, ModelName, Seconds, split
 
 _MAX_SLOTS = 1024  # a bound against typing errors: each slot costs a KV cache
 MAX_ENGINES = 8
@@ -30,7 +30,7 @@ class EngineDefaults(BaseModel):
         ),
     ] = None
     lora: Annotated[
-        tuple[str, ...],
+        tuple[LoraFile, ...],
         BeforeValidator(split),
         Field(description="LoRA adapter file(s) to apply, each `FILE` or `FILE:SCALE`"),
     ] = ()

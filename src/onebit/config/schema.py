@@ -92,7 +92,7 @@ class ServeConfig(ModelSettings):
     max_wait: Annotated[Seconds, Field(description="time a request may wait for a slot before it gets 503")] = 600.0
     max_wait_boost: Annotated[
         Seconds | None,
-        Field(description="time in line after which a request goes before those of higher tiers; default: never"),
+        Field(description="time in line after which a request is lifted above its tier; default: never"),
     ] = None
     max_body: Annotated[Size, Field(description="largest request body")] = 64 << 20
     grace: Annotated[

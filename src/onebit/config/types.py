@@ -92,6 +92,17 @@ def _model_file(text: str) -> str:
     return text
 
 
+def lora_parts(text: str) -> tuple[Path, float]:
+    """`FILE` or `FILE:SCALE`, the scale 1 by default."""
+    scaled = re.fullmatch(r"(.+):(-?\d+(?:\.\d+)?)", text)
+    return Path(scaled[1] if scaled else text).expanduser(), float(scaled[2]) if scaled else 1.0
+
+
+def _lora(text: str) -> str:
+    _is_file(lora_parts(text)[0])
+    return text
+
+
 def _device(text: str) -> str:
     kind, colon, index = text.strip().lower().partition(":")
     if kind in DEVICE_KINDS and (not colon or (index.isascii() and index.isdigit())):
@@ -138,6 +149,7 @@ def _model_name(name: str) -> str:
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400)]
 Size = Annotated[int, BeforeValidator(_bytes), Field(ge=1024, le=1 << 44)]
 File = Annotated[Path, BeforeValidator(_home), AfterValidator(_is_file)]
+LoraFile = Annotated[str, AfterValidator(_lora)]
 DeviceName = Annotated[str, AfterValidator(_device)]
 ModelName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_model_name)]
 ModelPath = Annotated[str, Field(min_length=1), AfterValidator(_model_file)]

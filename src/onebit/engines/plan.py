@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from onebit.config.model_settings import ModelSettings
+from onebit.config.types import lora_parts
 from onebit.engines.device import Build, Device, DeviceKind
 from onebit.engines.spec import Adapter, Draft, DraftKind, EngineSpec
 from onebit.errors import ConfigError, ModelFileError, NoBuild
@@ -157,8 +157,7 @@ def _draft(settings: ModelSettings, info: ModelInfo, inspect: Callable[[Path], M
 def _adapters(settings: ModelSettings, info: ModelInfo, inspect: Callable[[Path], ModelInfo]) -> tuple[Adapter, ...]:
     adapters = []
     for text in settings.lora:
-        scaled = re.fullmatch(r"(.+):(-?\d+(?:\.\d+)?)", text)
-        path = Path(scaled[1] if scaled else text).expanduser()
+        path, scale = lora_parts(text)
         adapter = inspect(path)
         if adapter.kind is not ModelKind.ADAPTER:
             raise ModelFileError(
@@ -166,7 +165,7 @@ def _adapters(settings: ModelSettings, info: ModelInfo, inspect: Callable[[Path]
             )
         if adapter.architecture != info.architecture:
             raise ModelFileError(f"the adapter {path} is for {adapter.architecture}, the model is {info.architecture}")
-        adapters.append(Adapter(path, float(scaled[2] if scaled else 1)))
+        adapters.append(Adapter(path, scale))
     return tuple(adapters)
 
 
