@@ -45,7 +45,7 @@ class Holder:
     pinned: bool = False
     running: Tier | None = None  # the highest tier that runs on it
     waiting: Tier | None = None  # the highest tier that waits for it
-    served: tuple[float, float, float, float] = _NEVER  # by tier: when a request of it last began or ended here
+    served: tuple[float, float, float, float] = _NEVER  # by tier: when a request of it last ended here
     loaded_for: Tier | None = None
     loaded_at: float = -inf
     idle_since: float = -inf

@@ -133,6 +133,7 @@ class Cards:
             self._forget(model)
         elif model.successor is not None:
             model.renew(model.successor)
+            self.gate.place(model)
             if model.spec.preload:
                 model.asked_at = self.gate.clock()
         self.rearrange()
@@ -155,7 +156,7 @@ class Cards:
         if (model := self.gate.models.get(spec.name)) is not None:
             model.leaving_for_good, model.successor = False, spec
             return
-        self.gate.models[spec.name] = Model(spec)
+        self.gate.add(Model(spec))
         if spec.preload:
             self.want(spec.name)
 
@@ -165,6 +166,7 @@ class Cards:
         model.successor = spec
         if model.residency is Residency.ABSENT:
             model.renew(spec)
+            self.gate.place(model)
             self.rearrange()
         elif model.residency is not Residency.LEAVING:
             self._unload(model, "config")

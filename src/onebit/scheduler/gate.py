@@ -14,7 +14,7 @@ from time import monotonic
 
 from onebit.errors import InvalidRequest, LoadFailed, OnebitError, QueueFull, Unavailable, WaitTooLong
 from onebit.memory.residency import Residency
-from onebit.scheduler.busy import Busy
+from onebit.scheduler.card import Card
 from onebit.scheduler.choose import Need, Standing, choose
 from onebit.scheduler.lease import Ask, Lease, Stop
 from onebit.scheduler.model import Model
@@ -23,6 +23,7 @@ from onebit.tiers import Tier
 
 _MAX_RETRY_AFTER_S = 60.0  # OpenAI's SDKs give up on delays over one or two minutes
 _LIFT_EVERY_S = 1.0
+_BACKGROUND, _RESIDENT = Tier.BACKGROUND, Residency.RESIDENT  # looked up on the enum, each costs 0.05 µs a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +45,35 @@ class Gate:
         limits: Limits = Limits(),
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.models = {model.name: model for model in models}
+        self.models: dict[str, Model] = {}
         self.rearrange: Callable[[], None] = lambda: None  # look again at who should be in memory
         self.clock = clock
         self._closed: Callable[[], OnebitError] | None = None
-        self._busy = Busy()
         self._by_deadline: dict[Lease, None] = {}  # all who wait; the same patience for all, so in the order they came
         self._timer: asyncio.TimerHandle | None = None
         self._lift_timer: asyncio.TimerHandle | None = None
         self._running = 0
         self._drained = asyncio.Event()
+        self._cards: dict[str, Card] = {}
         self.set_limits(limits)
+        for model in models:
+            self.add(model)
+
+    def add(self, model: Model) -> None:
+        """Admit requests to this model, too."""
+        self.models[model.name] = model
+        self.place(model)
+
+    def place(self, model: Model) -> None:
+        """The model's spec names cards: give it those, and them its waiters. Nothing runs on it now."""
+        waiting = len(model.line) - model.line.count(_BACKGROUND)
+        for card in model.cards:
+            card.above -= waiting
+        for name in model.spec.cards - self._cards.keys():
+            self._cards[name] = Card(name)
+        model.cards = tuple(self._cards[name] for name in sorted(model.spec.cards))
+        for card in model.cards:
+            card.above += waiting
 
     def set_limits(self, limits: Limits) -> None:
         """Other bounds, from now on."""
@@ -80,7 +99,10 @@ class Gate:
         Entering raises QueueFull (429), WaitTooLong, Unavailable and its kinds (503), InvalidRequest (it asks for what
         none of the engines can do).
         """
-        return Lease(self, ask, left, front or left is not None)
+        lease = Lease(self, ask)
+        if front or left is not None:
+            lease.front, lease.left = True, left
+        return lease
 
     # --- one tick each, no await: nothing comes between the check and the take ------------------------------
 
@@ -89,7 +111,7 @@ class Gate:
         if self._closed is not None:
             raise self._closed()
         model = self.models[lease.ask.model]
-        if model.residency is Residency.RESIDENT:
+        if model.residency is _RESIDENT:
             if lease.left is not None and self._may_run(model, lease):
                 # Another engine; it was admitted before, so it need not stand in line.
                 claim = model.slots.claim(lease.ask.need, frozenset({lease.left}))
@@ -98,10 +120,10 @@ class Gate:
             else:
                 claim = None
             if claim is not None:
-                self._came(model, lease)
+                self._came(model, lease.tier)
                 self._begin(model, lease, claim)
                 return True
-            if model.slots.hopeless(lease.ask.need):
+            if not model.slots.serves_all and model.slots.hopeless(lease.ask.need):
                 raise self.hopeless_error(model, lease.ask.need)
         elif model.cool_until > (now := self.clock()):
             raise LoadFailed(
@@ -117,7 +139,6 @@ class Gate:
         if claim is None:
             raise AssertionError("a lease is given back exactly once")
         model = self.models[lease.ask.model]
-        model.slots.release(claim)
         now = self.clock()
         model.releases.append(now)
         model.running.discard(lease)
@@ -128,25 +149,49 @@ class Gate:
             model.idle_since = now
             if model.emptied is not None:
                 model.emptied.set()
-        if lease.tier is Tier.BACKGROUND:
-            self._busy.ended(model.spec.cards, lease)
-        elif self._busy.went(model.spec.cards):
-            self._hand_over_background()
-        if model.line:
-            self.hand_over(model)
+        fell_idle = False
+        if lease.tier is _BACKGROUND:
+            for card in model.cards:
+                del card.background[lease]
+        else:
+            fell_idle = self._went(model)
         key = lease.ask.key
-        if key in self._caps:
+        capped = key in self._caps
+        if capped:
             self._in_flight[key] -= 1
+        if not model.line or not self._hand_on(model, claim):
+            model.slots.release(claim)
+            if model.line:
+                self.hand_over(model)
+        if fell_idle:
+            self._hand_over_background()
+        if capped:
             self._hand_over_to(key)
         if not model.by_tier[lease.tier]:  # until then, nothing has changed for those who want the memory
             self.rearrange()
         if self._closed is not None and not self._running:
             self._drained.set()
 
+    def _hand_on(self, model: Model, claim: Claim) -> bool:
+        """The short way of a slot from one request to the next: straight, without being free in between."""
+        if self._closed is not None or model.residency is not _RESIDENT:
+            return False
+        lease = model.line.first(self._lowest(model), self._at_cap)
+        if lease is None or lease.future is None or lease.future.done():
+            return False
+        further = model.slots.hand_over(claim, lease.ask.need)
+        if further is None:
+            return False
+        model.line.leave(lease, served=True)
+        del self._by_deadline[lease]
+        self._begin(model, lease, further)
+        lease.future.set_result(None)
+        return True
+
     def hand_over(self, model: Model) -> None:
         """Give free slots to those in line, in their order, until nothing fits."""
         line, slots = model.line, model.slots
-        while self._closed is None and model.residency is Residency.RESIDENT and line and not slots.full:
+        while self._closed is None and model.residency is _RESIDENT and line and not slots.full:
             lowest = self._lowest(model)
             lease = line.first(lowest, self._at_cap)
             if lease is None:
@@ -160,7 +205,7 @@ class Gate:
                 if other is None:
                     return
                 lease, claim = other
-            line.serve(lease)
+            line.leave(lease, served=True)
             del self._by_deadline[lease]
             self._begin(model, lease, claim)
             if lease.future is not None:
@@ -177,7 +222,7 @@ class Gate:
         if cause is not None:
             model.causes[engine] = cause
         model.slots.set_standing(engine, standing)
-        if model.residency is Residency.RESIDENT:
+        if model.residency is _RESIDENT:
             for lease in model.line.everyone():
                 if model.slots.hopeless(lease.ask.need):
                     self.refuse(lease, self.hopeless_error(model, lease.ask.need))
@@ -199,7 +244,8 @@ class Gate:
         model = self.models[lease.ask.model]
         if model.line.leave(lease):
             del self._by_deadline[lease]
-            self._went(model, lease)
+            if lease.tier is not _BACKGROUND and self._went(model):
+                self._hand_over_background()
             lease.error = error
             if lease.future is not None and not lease.future.done():
                 lease.future.set_result(None)
@@ -228,13 +274,14 @@ class Gate:
         lease.joined = lease.lifted = self.clock()
         model.line.join(lease)
         self._by_deadline[lease] = None
-        self._came(model, lease)
+        self._came(model, lease.tier)
         if self._timer is None:
             self._timer = loop.call_later(self.limits.max_wait, self._expire)
         if self.limits.max_wait_boost is not None and self._lift_timer is None:
             self._lift_timer = loop.call_later(_LIFT_EVERY_S, self._lift)
-        self.hand_over(model)  # a waiter with other needs may pass those in line
-        if model.residency is not Residency.RESIDENT and lease.claim is None:
+        if not model.slots.full:
+            self.hand_over(model)  # a waiter with other needs may pass those in line
+        if model.residency is not _RESIDENT and lease.claim is None:
             self.rearrange()
 
     def _make_place(self, model: Model, lease: Lease) -> None:
@@ -252,7 +299,8 @@ class Gate:
     def _step_out(self, model: Model, lease: Lease) -> None:
         if model.line.leave(lease):
             del self._by_deadline[lease]
-            self._went(model, lease)
+            if lease.tier is not _BACKGROUND and self._went(model):
+                self._hand_over_background()
             self.hand_over(model)  # it kept the engines it could use from those behind it
             self.rearrange()
         elif lease.claim is not None:
@@ -294,7 +342,7 @@ class Gate:
             for lease in model.line.lift(now - boost):
                 lease.lifted = now
                 if lease.tier is Tier.FREE:  # it was background until now
-                    self._came(model, lease)
+                    self._came(model, lease.tier)
             self.hand_over(model)
         self._lift_timer = asyncio.get_running_loop().call_later(_LIFT_EVERY_S, self._lift)
 
@@ -304,30 +352,44 @@ class Gate:
         lease.claim = claim
         model.running.add(lease)
         model.by_tier[lease.tier] += 1
-        model.served[lease.tier] = self.clock()
         self._running += 1
-        if lease.tier is Tier.BACKGROUND:
-            self._busy.began(model.spec.cards, lease)
+        if lease.tier is _BACKGROUND:
+            for card in model.cards:
+                card.background[lease] = None
         if lease.ask.key in self._caps:
             self._in_flight[lease.ask.key] += 1
 
-    def _came(self, model: Model, lease: Lease) -> None:
-        if lease.tier is not Tier.BACKGROUND:
-            self._busy.came(model.spec.cards)
+    def _came(self, model: Model, tier: Tier) -> None:
+        if tier is not _BACKGROUND:
+            for card in model.cards:
+                card.came()
 
-    def _went(self, model: Model, lease: Lease) -> None:
-        if lease.tier is not Tier.BACKGROUND and self._busy.went(model.spec.cards):
-            self._hand_over_background()
+    def _went(self, model: Model) -> bool:
+        """A request above background neither runs nor waits any more. True when a card has fallen idle by that."""
+        fell_idle = False
+        for card in model.cards:
+            card.above -= 1
+            if not card.above:
+                fell_idle = True
+        return fell_idle
+
+    def _hand_over_background(self) -> None:
+        for model in self.models.values():
+            if model.line.count(_BACKGROUND):
+                self.hand_over(model)
 
     def _lowest(self, model: Model) -> int:
         """The lowest tier that may begin on this model now."""
-        lowest = Tier.BACKGROUND if self._busy.idle(model.spec.cards) else Tier.FREE
+        lowest = 0
+        for card in model.cards:
+            if card.above:
+                lowest = 1
         return lowest if model.hold is None else max(lowest, model.hold + 1)
 
     def _may_run(self, model: Model, lease: Lease) -> bool:
         if self._at_cap(lease.ask.key):
             return False
-        if model.hold is None and lease.tier is not Tier.BACKGROUND:
+        if model.hold is None and lease.tier is not _BACKGROUND:
             return True
         return lease.tier >= self._lowest(model)
 
@@ -351,11 +413,6 @@ class Gate:
             if blocked >= everyone:
                 return None
         return None
-
-    def _hand_over_background(self) -> None:
-        for model in self.models.values():
-            if model.line.count(Tier.BACKGROUND):
-                self.hand_over(model)
 
     def _hand_over_to(self, key: str) -> None:
         """A key may run one more: it may have been passed over elsewhere."""
@@ -392,7 +449,7 @@ class Gate:
         """One who has waited for `age` seconds and more although it could be served now: there must be none."""
         before = self.clock() - age
         for model in self.models.values():
-            if self._closed is not None or model.residency is not Residency.RESIDENT:
+            if self._closed is not None or model.residency is not _RESIDENT:
                 continue
             lease = model.line.first(self._lowest(model), self._at_cap)
             if lease is not None and lease.joined <= before and choose(model.slots.views(), lease.ask.need):
@@ -414,11 +471,15 @@ class Gate:
                 raise AssertionError(f"{model.name}: the line is not what it says it is")
             if any(lease.claim is not None or lease.error is not None for lease in in_line):
                 raise AssertionError("one that was served is still in line")
-            running += [(model.spec.cards, lease) for lease in model.running]
-            waiting += [(model.spec.cards, lease) for lease in in_line]
+            running += [(model, lease) for lease in model.running]
+            waiting += [(model, lease) for lease in in_line]
         if len(waiting) != len(self._by_deadline) or len(running) != self._running:
             raise AssertionError("the gate and its models count differently")
-        self._busy.check_invariants(running, waiting)
+        for card in {card for model in self.models.values() for card in model.cards}:
+            card.check_invariants(
+                (lease for model, lease in running if card in model.cards),
+                (lease for model, lease in waiting if card in model.cards),
+            )
         if any(count != self._count_in_flight(key) for key, count in self._in_flight.items()):
             raise AssertionError("a key's requests in flight are miscounted")
         if (lease := self.overlooked(0)) is not None and not (lease.future is not None and lease.future.done()):

@@ -10,6 +10,7 @@ from math import inf
 
 from onebit.memory.policy import Holder, Wanted
 from onebit.memory.residency import Residency, Step, after
+from onebit.scheduler.card import Card
 from onebit.scheduler.choose import EngineView
 from onebit.scheduler.lease import Lease
 from onebit.scheduler.line import Line
@@ -38,11 +39,12 @@ class Model:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.line = Line()
+        self.cards: tuple[Card, ...] = ()  # the gate's, for spec.cards
         self.running: set[Lease] = set()
         self.by_tier = [0, 0, 0, 0]  # running, indexed by tier
         self.releases: deque[float] = deque(maxlen=_RATE_WINDOW)
         self.residency = Residency.ABSENT
-        self.served = [-inf, -inf, -inf, -inf]  # by tier: when one last began or ended here
+        self.served = [-inf, -inf, -inf, -inf]  # by tier: when one last ended here
         self.hold: Tier | None = None  # takes no requests of this tier and below: another model's turn has come
         self.loaded_for: Tier | None = None
         self.load_began = -inf
