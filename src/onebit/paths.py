@@ -41,6 +41,11 @@ def sources_dir() -> Path:
     return cache_dir() / "source"
 
 
+def memory_file() -> Path:
+    """How many bytes engines were seen to hold."""
+    return cache_dir() / "memory.json"
+
+
 def run_root() -> Path:
     """The folder that holds one 0700 run folder per server process.
 
