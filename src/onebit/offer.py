@@ -8,12 +8,11 @@ from pathlib import Path
 
 from onebit.config.schema import ServedModel
 from onebit.engines.plan import Find, Plan, plan
-from onebit.engines.spec import EngineSpec
 from onebit.errors import ConfigError
 from onebit.memory.estimate import estimate
+from onebit.memory.gauge import Gauge
 from onebit.memory.pools import pool_of
-from onebit.memory.remembered import Remembered
-from onebit.memory.rooms import Room, rooms
+from onebit.memory.rooms import Room
 from onebit.models.gguf_file import ModelInfo, inspect
 from onebit.router.pool import view_of
 from onebit.scheduler.model import ModelSpec
@@ -51,40 +50,29 @@ def distinct(offers: Sequence[Offer]) -> None:
         seen[offer.name] = offer
 
 
-def room(offers: Sequence[Offer], memory: int | None) -> dict[str, Room]:
-    """What may be used of each pool that these models' engines need."""
-    return rooms([spec for offer in offers for spec in offer.plan.engines], memory)
-
-
-def needs_of(offer: Offer, spec: EngineSpec, remembered: Remembered) -> int:
-    """Bytes one engine takes: what it took the last time, else the estimate."""
-    return remembered.get(spec, offer.info) or estimate(offer.info, spec, offer.beside).total
-
-
-def model_spec(offer: Offer, totals: Mapping[str, Room], memory: int | None, remembered: Remembered) -> ModelSpec:
+def model_spec(offer: Offer, rooms: Mapping[str, Room], gauge: Gauge) -> ModelSpec:
     """What the gate must know. Raises ConfigError when the model can never fit into a budget that the user has set.
 
-    What a device reports is not such a budget: there the estimate may be too careful, and the engine has the last word.
+    What a device reports is no such budget: there the estimate may be too careful, and the engine has the last word.
     """
     needs: dict[str, int] = {}
-    cards = set()
     for spec in offer.plan.engines:
-        pool = pool_of(spec.device, spec.build, single=memory is not None)
-        needs[pool] = needs.get(pool, 0) + needs_of(offer, spec, remembered)
-        cards.add(pool_of(spec.device, spec.build, single=False))
+        pool = gauge.pool(spec)
+        needs[pool] = needs.get(pool, 0) + gauge.needs(spec, estimate(offer.info, spec, offer.beside))
     for pool, size in needs.items():
-        if memory is not None and size > totals[pool].total:
+        if gauge.memory is not None and size > rooms[pool].total:
             raise ConfigError(
                 f"{offer.served.place or '--memory'}: {offer.name} takes {size / 2**30:.2f} GiB,"
-                f" and there are {totals[pool].total / 2**30:.2f}",
+                f" and there are {rooms[pool].total / 2**30:.2f}",
                 hint="fewer slots (--parallel), less context (--ctx-size), a smaller model, or more `memory`",
             )
+    cards = frozenset(pool_of(spec.device, spec.build, single=False) for spec in offer.plan.engines)
     settings = offer.served.settings
     return ModelSpec(
         offer.name,
         tuple(view_of(spec) for spec in offer.plan.engines),
-        {pool: min(size, totals[pool].total) for pool, size in needs.items()},
-        frozenset(cards),
+        {pool: min(size, rooms[pool].total) for pool, size in needs.items()},
+        cards,
         pinned=bool(settings.pin),
         preload=bool(settings.preload),
         idle_unload=settings.idle_unload,

@@ -25,13 +25,11 @@ from onebit.engines.state import State
 from onebit.engines.supervisor import Engine, Patience
 from onebit.errors import EngineFailed, Unavailable
 from onebit.memory.arbiter import Arbiter, Home
-from onebit.memory.footprint import measured_bytes, seen_free
+from onebit.memory.gauge import Gauge
 from onebit.memory.ledger import MemoryLedger
 from onebit.memory.policy import Rules
-from onebit.memory.pools import pool_of
-from onebit.memory.remembered import Remembered
 from onebit.memory.residency import Residency
-from onebit.offer import Offer, model_spec, room
+from onebit.offer import Offer, model_spec
 from onebit.router.admin import Admin
 from onebit.router.app import App
 from onebit.router.client_side import ClientSide
@@ -82,12 +80,12 @@ class Server:
         self.up = anyio.Event()  # what is to be loaded at the start has been, or has failed
         self._run_dir = run_dir
         self._folders = itertools.count()
-        self._remembered = Remembered()
-        self._room = room(offers, config.memory)
-        specs = [model_spec(offer, self._room, config.memory, self._remembered) for offer in offers]
+        self.gauge = Gauge(config.memory)
+        rooms = self.gauge.rooms([spec for offer in offers for spec in offer.plan.engines])
+        specs = [model_spec(offer, rooms, self.gauge) for offer in offers]
         self.gate = Gate([Model(spec) for spec in specs], _limits(config, keys))
-        self.arbiter = Arbiter(self._measure, self._see_free, config.grace)
-        totals = {pool: room.total for pool, room in self._room.items()}
+        self.arbiter = Arbiter(self.gauge.measure, self.gauge.ending, config.grace)
+        totals = {pool: room.total for pool, room in rooms.items()}
         self.cards = Cards(self.gate, MemoryLedger(totals), _rules(config), self.arbiter)
         self.pools = {offer.name: self._pool(offer) for offer in offers}
         self._journal = Journal()
@@ -139,7 +137,8 @@ class Server:
         return ending
 
     async def _serve(self, draining: Callable[[int], None]) -> Ending:
-        self._changed_any()
+        self.cards.moved = self._moved
+        self._moved()
         await _either(self._settled, self.stops.first)
         if not self.stops.first.is_set():
             wanted = [pool for name, pool in self.pools.items() if self.gate.models[name].spec.preload]
@@ -195,36 +194,19 @@ class Server:
         cause = engine.cause if engine.state is State.FAILED else None
         self.gate.engine_changed(name, engine.spec.name, standing_of(engine), cause)
         self.arbiter.changed(name)
-        self._changed_any()
+        self._moved()
 
-    def _changed_any(self) -> None:
+    def _moved(self) -> None:
         """Has everything that is to be loaded at the start been loaded, or failed?"""
-        starting = (State.STARTING, State.CRASHED)
-        for name, pool in self.pools.items():
-            model = self.gate.models[name]
-            waits = model.asked_at is not None and model.residency is Residency.ABSENT
-            if model.spec.preload and (waits or any(e.state in starting for e in pool.engines.values())):
+        for model in self.gate.models.values():
+            if not model.spec.preload:
+                continue
+            engines = self.pools[model.name].engines.values()
+            if model.asked_at is not None or model.residency is Residency.LOADING:
+                return
+            if any(engine.state in (State.STARTING, State.CRASHED) for engine in engines):
                 return
         self._settled.set()
-
-    def _measure(self, engines: Sequence[Engine]) -> dict[str, int]:
-        """Bytes by pool; a pool in which one engine cannot be measured is left out."""
-        held: dict[str, int] = {}
-        unknown = set()
-        for engine in engines:
-            spec = engine.spec
-            pool = pool_of(spec.device, spec.build, single=self.config.memory is not None)
-            size = measured_bytes(engine.pid, spec) if engine.pid is not None else None
-            if size is None:
-                unknown.add(pool)
-            else:
-                held[pool] = held.get(pool, 0) + size
-                offer = next(o for o in self.offers.values() if spec in o.plan.engines)
-                self._remembered.put(spec, offer.info, size)
-        return {pool: size for pool, size in held.items() if pool not in unknown}
-
-    async def _see_free(self, engines: Sequence[Engine]) -> None:
-        await seen_free([engine.spec for engine in engines])
 
 
 def _limits(config: ServeConfig, keys: Sequence[Key]) -> Limits:

@@ -58,19 +58,19 @@ class Arbiter:
 
     def __init__(
         self,
-        measure: Callable[[Engines], Mapping[str, int]],
-        see_free: Callable[[Engines], Awaitable[None]],
+        measure: Callable[[Engines], Awaitable[Mapping[str, int]]],
+        ending: Callable[[Engines], Callable[[], Awaitable[None]]],
         grace: float,
     ) -> None:
         """`measure`: bytes by pool that the engines hold now; pools that cannot be measured are left out.
 
-        `see_free`: returns when the memory of these ended engines is seen to be free. `grace`: seconds that requests
-        get to finish when their model must go.
+        `ending`: called before engines end; what it returns waits until their memory is seen to be free. `grace`:
+        seconds that requests get to finish when their model must go.
         """
         self.homes: dict[str, Home] = {}
         self.grace = grace
         self._measure = measure
-        self._see_free = see_free
+        self._ending = ending
         self._book: Book
         self._group: anyio.abc.TaskGroup
 
@@ -122,10 +122,11 @@ class Arbiter:
             self._book.stop_running(name)
             with anyio.move_on_after(_UNWIND_S):
                 await self._book.emptied(name)
+            see_free = self._ending(home.engines)
             for engine in home.engines:
                 engine.stop()
         await self._book.emptied(name)
-        await self._see_free(home.engines)
+        await see_free()
         home.alive = False
         self._book.gone(name)
         home.tell()
@@ -142,7 +143,7 @@ class Arbiter:
                 self._book.failed(name, causes)
             elif loaded and not states & {State.STARTING, State.CRASHED}:
                 measured = True
-                if held := self._measure(home.engines):
+                if held := await self._measure(home.engines):
                     self._book.measured(name, held)
             if not home.leave.is_set():
                 with anyio.move_on_after(_MEASURE_EVERY_S if measured else None):

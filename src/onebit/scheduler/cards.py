@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Protocol
 
@@ -38,6 +38,7 @@ class Cards:
         self.ledger = ledger
         self.rules = rules
         self.history = History()
+        self.moved: Callable[[], None] = lambda: None  # told after each load, failure and departure
         self._effects = effects
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -75,10 +76,13 @@ class Cards:
             self.rearrange()
 
     def close(self) -> None:
-        """Nothing is loaded or evicted any more."""
+        """Nothing is loaded any more: all that is in memory is on its way out, as soon as its requests are done."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        for model in self.gate.models.values():
+            if model.residency in (Residency.LOADING, Residency.RESIDENT):
+                model.step(Step.UNLOAD)
 
     # --- what those who do the work report --------------------------------------------------------------------
 
@@ -98,6 +102,7 @@ class Cards:
                 self.gate.refuse(lease, self.gate.hopeless_error(model, lease.ask.need))
         self.gate.hand_over(model)
         self.rearrange()
+        self.moved()
 
     def measured(self, name: str, held: Mapping[str, int]) -> None:
         """What it really holds, by pool: that is what the next load reserves, too."""
@@ -122,6 +127,7 @@ class Cards:
         )
         for lease in model.line.everyone():
             self.gate.refuse(lease, error)
+        self.moved()
 
     def gone(self, name: str) -> None:
         """Its processes have ended, and its memory was seen to be free."""
@@ -137,6 +143,7 @@ class Cards:
             if model.spec.preload:
                 model.asked_at = self.gate.clock()
         self.rearrange()
+        self.moved()
 
     def stop_running(self, name: str) -> None:
         """The grace period is over: end what still runs on it."""
