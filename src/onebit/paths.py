@@ -46,6 +46,11 @@ def profiles_dir() -> Path:
     return cache_dir() / "profiles"
 
 
+def memory_file() -> Path:
+    """How many bytes engines were seen to hold."""
+    return cache_dir() / "memory.json"
+
+
 def run_root() -> Path:
     """The folder that holds one 0700 run folder per server process.
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from onebit.errors import ModelFileError
 from onebit.models.gguf_file import ModelInfo, ModelKind, inspect
 from onebit.models.gguf_reader import HOOKS, HeaderReader
+from onebit.models.sizes import Sizes
 from tests.support.gguf_files import (
     Value,
     array_key,
@@ -52,6 +53,7 @@ def test_a_small_model(tmp_path: Path) -> None:
         has_chat_template=True,
         embedding=False,
         split_count=1,
+        sizes=Sizes(tied_embedding=4 * 24 * 16, attention_width=2 * 8),
     )
 
 

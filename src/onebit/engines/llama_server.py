@@ -34,16 +34,20 @@ def address_for(run_dir: Path, name: str) -> Address:
     return Address(socket) if len(os.fsencode(socket)) <= _MAX_SOCKET_PATH else Address()
 
 
+def slot_context(spec: EngineSpec) -> int:
+    """Tokens of context that a slot really gets."""
+    return -(-spec.context // _CONTEXT_STEP) * _CONTEXT_STEP
+
+
 def arguments(spec: EngineSpec, address: Address) -> list[str]:
     """The command line. It holds no secret: everyone on the machine can read it."""
-    context = -(-spec.context // _CONTEXT_STEP) * _CONTEXT_STEP
     listen = ["--host", str(address.socket)] if address.socket else ["--host", "127.0.0.1", "--port", str(address.port)]
     return [
         str(spec.build.path),
         *("-m", str(spec.model), "--alias", spec.alias),
         *listen,
         # Never the default of a unified KV pool: when that runs out, every active request dies.
-        *("-np", str(spec.slots), "-c", str(spec.slots * context), "--no-kv-unified"),
+        *("-np", str(spec.slots), "-c", str(spec.slots * slot_context(spec)), "--no-kv-unified"),
         *("-b", str(spec.batch), "-ub", str(spec.batch)),
         *("-t", str(spec.threads)),
         *_device(spec),

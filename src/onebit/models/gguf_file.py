@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from onebit.errors import ModelFileError
 from onebit.models.gguf_open import FETCH_AGAIN, NEED_GGUF, open_header, parts_of, plain
 from onebit.models.kv_cache import AttentionShape, kv_bytes_per_token
+from onebit.models.sizes import Sizes, sizes_of
 
 if TYPE_CHECKING:
     from onebit.models.gguf_reader import HeaderReader
@@ -67,6 +68,7 @@ class ModelInfo:
     has_chat_template: bool
     embedding: bool  # answers /v1/embeddings rather than chat
     split_count: int  # files it consists of
+    sizes: Sizes = field(default_factory=Sizes)  # the rest of what its engine will need memory for
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ def _inspect(path: Path) -> ModelInfo:
     has_head = block_count > 0 and f"blk.{block_count - 1}.nextn.eh_proj.weight" in names
     nextn = number("nextn_predict_layers")
     pooling = number("pooling_type")
+    shape = _attention(first, architecture, block_count, nextn)
     return ModelInfo(
         path=path,
         architecture=plain(architecture),
@@ -140,12 +143,17 @@ def _inspect(path: Path) -> ModelInfo:
         block_count=block_count,
         embedding_length=number("embedding_length"),
         vocab_size=_vocab_size(first, number("vocab_size"), tensors),
-        kv_bytes_per_token=kv_bytes_per_token(_attention(first, architecture, block_count, nextn)),
+        kv_bytes_per_token=kv_bytes_per_token(shape),
         has_mtp_head=has_head,
         mtp_layers=max(nextn, 1) if has_head else 0,
         has_chat_template="tokenizer.chat_template" in first.fields,
         embedding=pooling > 0 or architecture in _ENCODERS,
         split_count=split_count,
+        sizes=sizes_of(
+            shape,
+            lambda key: _numbers(first, f"{architecture}.{key}"),
+            ((tensor.name, tensor.type_name, tensor.bytes) for tensor in tensors),
+        ),
     )
 
 

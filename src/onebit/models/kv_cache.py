@@ -69,25 +69,34 @@ def kv_bytes_per_token(shape: AttentionShape) -> int:
     as if they kept every token (so it is an upper bound for gemma, gpt-oss, …); the fixed states of recurrent
     layers are not counted; nor is the cache of an MTP head, which is one more layer per head while drafting.
     """
+    return sum(_elements(shape, layer) for layer in range(shape.layers) if keeps_cache(shape, layer)) * _F16
+
+
+def mtp_kv_bytes_per_token(shape: AttentionShape) -> int:
+    """The same for the MTP layers: the second context that drafts keeps them, and no others."""
+    return sum(_elements(shape, layer) for layer in range(shape.layers, shape.all_layers)) * _F16
+
+
+def _elements(shape: AttentionShape, layer: int) -> int:
+    """Elements of K and V for one token in one layer."""
     if shape.architecture in _NO_CACHE:
         return 0
     per_head = shape.embedding_length // _at(shape.heads, 0) if _at(shape.heads, 0) else 0
     key, value = shape.key_length or per_head, shape.value_length or per_head
     if shape.mla:
         key, value = shape.key_length or shape.kv_lora_rank + shape.rope_dimensions, 0
-    elements = 0
-    for layer in range(shape.layers):
-        if not _keeps_cache(shape, layer):
-            continue
-        kv_heads = _at(shape.kv_heads or shape.heads, layer)
-        windowed = layer < len(shape.swa_layers) and shape.swa_layers[layer]
-        layer_key = shape.key_length_swa if windowed and shape.key_length_swa else key
-        layer_value = shape.value_length_swa if windowed and shape.value_length_swa else value
-        elements += kv_heads * (layer_key + layer_value)
-    return elements * _F16
+    if layer < len(shape.swa_layers) and shape.swa_layers[layer]:
+        key, value = shape.key_length_swa or key, shape.value_length_swa or value
+    return kv_heads_of(shape, layer) * (key + value)
 
 
-def _keeps_cache(shape: AttentionShape, layer: int) -> bool:
+def kv_heads_of(shape: AttentionShape, layer: int) -> int:
+    """Key-value heads of a layer; 0 in the layers of a hybrid that have a state instead."""
+    return _at(shape.kv_heads or shape.heads, layer)
+
+
+def keeps_cache(shape: AttentionShape, layer: int) -> bool:
+    """Has this layer a KV cache of its own?"""
     with_kv = shape.all_layers - shape.shared_kv_layers
     if shape.architecture == "gemma3n":
         with_kv = _GEMMA3N_LAYERS_WITH_KV

@@ -9,6 +9,7 @@ test with the real one).
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from typing import Any
 
 from onebit.errors import EngineLost
@@ -24,7 +25,7 @@ class EngineError(Exception):
         self.body = {"error": error}
 
 
-class Answer:
+class Answer(ABC):
     """Common to both shapes: events in, choices collected by index, the frame from the last event."""
 
     object_name = ""
@@ -90,11 +91,13 @@ class Answer:
             index = event["choices"][0]["index"] if event["choices"] else self._finished
             self._timings[index] = event["timings"]
 
+    @abstractmethod
     def _add(self, choice: dict[str, Any], part: dict[str, Any]) -> None:
-        raise NotImplementedError
+        """Add one event's part to its choice."""
 
+    @abstractmethod
     def _choice(self, index: int, choice: dict[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError
+        """The choice as it stands in the whole answer."""
 
 
 class ChatAnswer(Answer):

@@ -1,0 +1,1 @@
+"""How much memory there is, how much the models take, who gets it, and who must go."""
