@@ -66,6 +66,7 @@ class Profiling:
     show: ShowPoints
     points: dict[tuple[int, int], float] = field(default_factory=dict)
     keep: Callable[[dict[tuple[int, int], float]], None] = lambda _: None
+    _rounds: dict[int, list[tuple[float, ...]]] = field(default_factory=dict)  # by load; in a round, the sides' totals
 
     async def run(self, budget: float) -> bool:
         """Measure until the grid is known (True) or `budget` seconds are over. `keep` gets all points after each.
@@ -87,31 +88,34 @@ class Profiling:
                     break
         return next_point(self.points, *limits) is None
 
-    async def check(self, loads: Sequence[int], rounds: int) -> list[Checked]:
-        """At each load: each engine alone and the split that the grid says, in turn, `rounds` times."""
-        grid = Grid(self.points)
-        limits = (self.pair.first.slots, self.pair.second.slots)
-        wanted: dict[int, list[tuple[int, int]]] = {}
-        for load in loads:
-            best = split(grid, load, slots=limits)
-            alone = [(load, 0), (0, load)]
-            fitting = [p for p in alone if p[0] <= limits[0] and p[1] <= limits[1]]
-            if best is not None and fitting:
-                wanted[load] = [*fitting, (best.first, best.second)]
-        totals: dict[tuple[int, int, int], list[float]] = {}
+    async def check(self, loads: Sequence[int], rounds: int) -> None:
+        """At each load: each engine alone and the split that the grid says, in turn, `rounds` times; see `checked`."""
+        wanted = {load: points for load in loads if (points := self._sides(load))}
         async with self._engines() as engines:
             for number in range(rounds):
                 for load, points in wanted.items():
                     # The chosen split is measured for itself, also where it is one of the engines alone.
-                    for rank, point in list(enumerate(points))[:: 1 if number % 2 == 0 else -1]:
+                    totals: dict[int, float] = {}
+                    for side, point in list(enumerate(points))[:: 1 if number % 2 == 0 else -1]:
                         self.show.doing(f"round {number + 1} of {rounds}, {load} requests as {point[0]} + {point[1]}")
-                        chosen = int(rank == len(points) - 1)
-                        totals.setdefault((*point, chosen), []).append(await self._total(engines, point))
+                        totals[side] = await self._total(engines, point)
+                    self._rounds.setdefault(load, []).append(tuple(totals[side] for side in range(len(points))))
+
+    def checked(self) -> list[Checked]:
+        """What `check` has measured by now, whole rounds only."""
         found = []
-        for load, points in wanted.items():
-            alone_totals = {point: tuple(totals[(*point, 0)]) for point in points[:-1]}
-            found.append(Checked(load, points[-1], tuple(totals[(*points[-1], 1)]), alone_totals))
+        for load, rounds in self._rounds.items():
+            *alone, chosen = self._sides(load)
+            columns = list(zip(*rounds, strict=True))
+            found.append(Checked(load, chosen, columns[-1], dict(zip(alone, columns[:-1], strict=True))))
         return found
+
+    def _sides(self, load: int) -> list[tuple[int, int]]:
+        """Each engine alone, where the load fits into it, and the chosen split last; none where nothing is known."""
+        first, second = self.pair.first.slots, self.pair.second.slots
+        best = split(Grid(self.points), load, slots=(first, second))
+        alone = [point for point, limit in (((load, 0), first), ((0, load), second)) if load <= limit]
+        return [*alone, (best.first, best.second)] if best is not None and alone else []
 
     @asynccontextmanager
     async def _engines(self) -> AsyncIterator[Sequence[Running]]:

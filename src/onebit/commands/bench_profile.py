@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from onebit.bench.profiling import Checked, Pair
+    from onebit.bench.profiling import Pair
     from onebit.bench.setups import Planner
     from onebit.errors import OnebitError
     from onebit.scheduler.profile import Grid
@@ -186,7 +186,7 @@ class _Run:
             grids = dict(known.grids) if known else {}
         except ProfileError as error:
             console.err().print(f"note: {error.message}; it is measured anew", markup=False)
-        checked: dict[int, list[Checked]] = {}
+        last: list[Profiling] = []
         complete: dict[int, bool] = {}
         failure: list[OnebitError] = []
 
@@ -208,7 +208,8 @@ class _Run:
                         one = profiling(pair)
                         complete[pair.draft] = await one.run(budget / len(self._pairs))
                         if self._loads and i + 1 == len(self._pairs):
-                            checked[pair.draft] = await one.check(self._loads, self._rounds)
+                            last.append(one)
+                            await one.check(self._loads, self._rounds)
                 except OnebitError as error:
                     failure.append(error)
             return scope.cancelled_caught
@@ -218,8 +219,8 @@ class _Run:
             show_grid(grid, draft, self._pairs[0])
             if not complete.get(draft, True):
                 console.err().print("note: the time was up before all was known; run it again to go on", markup=False)
-        for rows in checked.values():
-            show_check(rows)
+        for one in last:
+            show_check(one.checked())
         if grids and not failure:
             console.err().print(f"stored: {path_of(key)}", markup=False, soft_wrap=True)
         if failure:

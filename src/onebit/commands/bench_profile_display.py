@@ -89,6 +89,8 @@ def show_check(rows: Sequence[Checked]) -> None:
     from onebit.bench.stats import estimate
     from onebit.commands import console
 
+    if not rows:
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
     for heading in ("requests", "split", "first", "second", "split tok/s", "to the better (95 %)"):
         table.add_column(heading, justify="right", no_wrap=True)
