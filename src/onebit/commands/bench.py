@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onebit.commands import bench_compare, bench_profile
+from onebit.commands import bench_compare, bench_profile, bench_simulate
 
 if TYPE_CHECKING:
     from onebit.bench.sweep import Load
@@ -260,3 +260,4 @@ def _show(outcome: Outcome, md: bool, plot: Path | None) -> None:
 
 app.command("profile")(bench_profile.profile)
 app.command("compare")(bench_compare.compare)
+app.command("simulate")(bench_simulate.simulate)

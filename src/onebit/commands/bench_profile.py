@@ -79,7 +79,7 @@ def profile(
     devices = prepare.devices_of(device)
     if len(devices) != 2:
         raise ConfigError(f"--device {device}: a profile is of two engines", hint="like --device vulkan,rocm")
-    slots = _pair_of("--parallel", parallel, prepare.MOST_REQUESTS)
+    slots = pair_of("--parallel", parallel, prepare.MOST_REQUESTS)
     prepare.check_lengths(tokens, prompt_tokens, 0, rounds, 1)
     prepare.within("--seconds", seconds, 0.1, 600)
     settings = prepare.engine_settings(
@@ -102,7 +102,8 @@ def profile(
     raise typer.Exit(code)
 
 
-def _pair_of(flag: str, text: str, most: int) -> tuple[int, int]:
+def pair_of(flag: str, text: str, most: int) -> tuple[int, int]:
+    """`8,16` as two numbers, `8` as that number twice. Raises ConfigError."""
     from onebit.errors import ConfigError
 
     words = [word.strip() for word in text.split(",")]
@@ -140,7 +141,7 @@ def _pair(planner: Planner, slots: tuple[int, int], draft: int, folder: Path, th
         wanted["mtp_model"] = None
     first, second = planner.plan(**wanted).engines
     pair = Pair(first, second, folder, planner.config(**wanted).start_timeout)
-    return pair if threads is None else pair.with_threads(_pair_of("--threads", threads, 1024))
+    return pair if threads is None else pair.with_threads(pair_of("--threads", threads, 1024))
 
 
 class _Run:
