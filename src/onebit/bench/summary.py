@@ -127,6 +127,8 @@ def provenance(results: Sequence[Result]) -> list[str]:
         if own:
             lines.append(f"{setup}: {', '.join(own)}")
     settings = ", ".join(f"{name} {value}" for name, value in results[0].settings.items())
-    loads = [float(r.conditions.get("load_average", 0.0)) for r in results]
-    began = min(str(r.conditions.get("began", "")) for r in results)
-    return [*lines, f"load: {settings}; begun {began}; load average {min(loads):.1f} to {max(loads):.1f}"]
+    lines.append(f"load: {settings}")
+    if began := [str(result.conditions["began"]) for result in results if "began" in result.conditions]:
+        loads = [float(result.conditions.get("load_average", 0.0)) for result in results]
+        lines.append(f"begun {min(began)}, load average {min(loads):.1f} to {max(loads):.1f}")
+    return lines
