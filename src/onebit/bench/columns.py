@@ -42,7 +42,7 @@ def _percentiles(of: Percentiles | None) -> str:
 
 
 def _ends(of: Percentiles | None) -> str:
-    return "" if of is None else f"{number(of.p50)} / {number(of.p99)}"
+    return "" if of is None else f"{number(of.p50)} / {number(of.p99)}".replace(",", "")
 
 
 def _percent(value: float | None, digits: int = 0) -> str:
