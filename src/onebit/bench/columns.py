@@ -58,11 +58,13 @@ WIDE: list[Column] = [
     _SETUP,
     _REQUESTS,
     Column("total tok/s (95 %)", total),
+    Column("× one", lambda row: number(row.to_one)),
     Column("per user", lambda row: number(row.user)),
     Column("first token, ms p50 / p95 / p99", lambda row: _percentiles(row.ttft)),
     Column("between, ms p50 / p95 / p99", lambda row: _percentiles(row.gap)),
     Column("prompt tok/s", lambda row: number(row.prompt)),
     _ACCEPTED,
+    Column("tok / CPU-s", lambda row: number(row.per_cpu_second)),
     Column("ours / engine's", lambda row: "" if row.agreement is None else f"{row.agreement:.3f}"),
     _ERRORS,
 ]

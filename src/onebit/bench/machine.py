@@ -95,10 +95,11 @@ def conditions(before: CpuTimes, after: CpuTimes) -> Mapping[str, Any]:
     """How busy the machine was between two moments, in cores: we, the engines, and everything else."""
     seconds = max(after.at - before.at, 1e-9)
     own = (after.own - before.own) / seconds
-    tested = max(0.0, after.tested - before.tested) / seconds
+    tested_s = max(0.0, after.tested - before.tested)
+    tested = tested_s / seconds
     found: dict[str, Any] = {"load_average": round(os.getloadavg()[0], 2), "generator_cores": round(own, 3)}
     if tested:
-        found["engine_cores"] = round(tested, 3)
+        found |= {"engine_cores": round(tested, 3), "engine_cpu_s": round(tested_s, 3)}
     if before.machine is not None and after.machine is not None:
         others = (after.machine - before.machine) / seconds - own - tested
         found["other_cores"] = round(max(0.0, others), 3)
