@@ -116,7 +116,7 @@ def _machine_cpu() -> float | None:
 
 
 def _process_cpu(pid: int) -> float:
-    """Of a process and the children it has waited for."""
+    """Of a process, all its threads."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(int(fields[i]) for i in (11, 12)) / os.sysconf("SC_CLK_TCK")
