@@ -39,10 +39,10 @@ def run(*args: str | Path, env: dict[str, str] | None = None) -> subprocess.Comp
 def test_a_sweep_prints_a_table_and_goes_on(engine: list[str], home: Path) -> None:
     file = home / "run.jsonl"
     args = ["bench", *engine, "--device", "cpu,vulkan", "--repeats", "1", "--json", str(file)]
-    done = run(*args, "--requests", "1,2")
+    done = run(*args, "--requests", "1,4")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [(r["setup"], r["requests"]) for r in rows] == [("cpu", 1), ("cpu", 2), ("vulkan", 1), ("vulkan", 2)]
+    assert [(r["setup"], r["requests"]) for r in rows] == [("cpu", 1), ("cpu", 4), ("vulkan", 1), ("vulkan", 4)]
     facts = rows[2]["measured_on"]
     assert facts["device"] == "vulkan: Fake Card" and facts["build"] == "0 (fake)" and facts["model"] == "tiny.gguf"
     assert {"cpu", "system", "flags", "model_bytes", "model_fingerprint"} <= facts.keys()
@@ -58,8 +58,10 @@ def test_a_sweep_prints_a_table_and_goes_on(engine: list[str], home: Path) -> No
     assert more.stdout.count("| vulkan |") == 3
     compared = run("bench", "compare", file)
     assert compared.returncode == 0 and "one run" in compared.stdout
-    changed = run(*args, "--requests", "1", "--resume", "--tokens", "9")
+    changed = run(*args, "--requests", "1,4", "--resume", "--tokens", "9")
     assert changed.returncode == 1 and "tokens 8, this run has 9" in changed.stderr
+    more_slots = run(*args, "--requests", "1,8", "--resume")
+    assert more_slots.returncode == 1 and "flags '-np 4" in " ".join(more_slots.stderr.split())
 
 
 def test_the_router_and_a_url_beside_an_engine(engine: list[str]) -> None:
@@ -181,7 +183,8 @@ def test_a_plot(engine: list[str], home: Path) -> None:
 
 def _row(setup: str, requests: int, total: float) -> Summary:
     found = estimate([total])
-    return Summary(setup, requests, 1, found, total / requests, None, None, None, None, None, 0, False)
+    none = dict.fromkeys(("prompt", "ttft", "gap", "acceptance", "agreement", "per_cpu_second", "to_one"))
+    return Summary(setup, requests, 1, found, total / requests, **none, errors=0, queued=False)
 
 
 def test_advice_is_the_fastest_for_whom_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from onebit.bench import compare
 from onebit.bench.results import Cell, Result, ResultsFile, done, read
 from onebit.bench.row import Figures
 from onebit.bench.stats import Percentiles
+from onebit.bench.summary import summaries
 from onebit.errors import BenchError
 
 SETTINGS = {"tokens": 8}
@@ -109,3 +111,15 @@ def test_setups_of_one_file_are_compared_round_by_round() -> None:
 def test_one_run_each_says_nothing() -> None:
     rows = [result("a", 1, 0, 10.0), result("b", 1, 0, 20.0)]
     assert compare.within(rows)[0].verdict == "one run"
+
+
+def test_a_summary_sets_loads_against_one_request_round_by_round() -> None:
+    """The second round is half as fast throughout: 3 × in both."""
+    rows = [result("a", 1, 0, 20.0), result("a", 4, 0, 60.0), result("a", 1, 1, 10.0), result("a", 4, 1, 30.0)]
+    one, four = summaries(rows)
+    assert (one.to_one, four.to_one) == (None, 3.0)
+    assert four.total is not None and (four.total.median, four.total.low, four.total.high) == (45.0, 30.0, 60.0)
+    busy = Result(Cell("a", 1, 0), Figures(total_tok_s=1.0, tokens=30, prompt_tokens=20, cached_tokens=10, answers=1))
+    spent = replace(busy, conditions={"engine_cpu_s": 4.0})
+    assert [row.per_cpu_second for row in summaries([spent])] == [10.0]
+    assert [row.per_cpu_second for row in summaries([busy])] == [None]

@@ -17,7 +17,7 @@ from onebit.bench.results import Cell, Result
 from onebit.bench.row import Figures
 from onebit.bench.summary import notes, summaries
 from onebit.bench.sweep import Load, Sweep
-from onebit.bench.target import EngineSetup, Running, UrlSetup, engines_running
+from onebit.bench.target import EngineSetup, Running, ServeSetup, UrlSetup, engines_running
 from onebit.errors import BenchError, EngineFailed, OnebitError
 from tests.bench.servers import answering, fake_engine, fake_spec, stream
 from tests.support.fake_build import starts
@@ -176,3 +176,10 @@ async def test_the_generator_knows_its_own_ceiling(tmp_path: Path) -> None:
     assert notes([hundred_a_second], 900) == [
         "cpu, 1 requests: 100 chunks/s, over a tenth of what the generator can read"
     ]
+
+
+async def test_a_router_that_ends_says_why(tmp_path: Path) -> None:
+    setup = ServeSetup("adaptive", ("-m", str(tmp_path / "none.gguf"), "--device", "cpu"), "m", 30)
+    with pytest.raises(EngineFailed, match=r"onebit serve for adaptive ended: .*none.gguf"):
+        async with setup.run():
+            pytest.fail("it came up")

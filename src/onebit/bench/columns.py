@@ -42,7 +42,7 @@ def _percentiles(of: Percentiles | None) -> str:
 
 
 def _ends(of: Percentiles | None) -> str:
-    return "" if of is None else f"{number(of.p50)} / {number(of.p99)}"
+    return "" if of is None else f"{number(of.p50)} / {number(of.p99)}".replace(",", "")
 
 
 def _percent(value: float | None, digits: int = 0) -> str:
@@ -58,11 +58,13 @@ WIDE: list[Column] = [
     _SETUP,
     _REQUESTS,
     Column("total tok/s (95 %)", total),
+    Column("× one", lambda row: number(row.to_one)),
     Column("per user", lambda row: number(row.user)),
     Column("first token, ms p50 / p95 / p99", lambda row: _percentiles(row.ttft)),
     Column("between, ms p50 / p95 / p99", lambda row: _percentiles(row.gap)),
     Column("prompt tok/s", lambda row: number(row.prompt)),
     _ACCEPTED,
+    Column("tok / CPU-s", lambda row: number(row.per_cpu_second)),
     Column("ours / engine's", lambda row: "" if row.agreement is None else f"{row.agreement:.3f}"),
     _ERRORS,
 ]

@@ -95,10 +95,11 @@ def conditions(before: CpuTimes, after: CpuTimes) -> Mapping[str, Any]:
     """How busy the machine was between two moments, in cores: we, the engines, and everything else."""
     seconds = max(after.at - before.at, 1e-9)
     own = (after.own - before.own) / seconds
-    tested = max(0.0, after.tested - before.tested) / seconds
+    tested_s = max(0.0, after.tested - before.tested)
+    tested = tested_s / seconds
     found: dict[str, Any] = {"load_average": round(os.getloadavg()[0], 2), "generator_cores": round(own, 3)}
     if tested:
-        found["engine_cores"] = round(tested, 3)
+        found |= {"engine_cores": round(tested, 3), "engine_cpu_s": round(tested_s, 3)}
     if before.machine is not None and after.machine is not None:
         others = (after.machine - before.machine) / seconds - own - tested
         found["other_cores"] = round(max(0.0, others), 3)
@@ -115,7 +116,7 @@ def _machine_cpu() -> float | None:
 
 
 def _process_cpu(pid: int) -> float:
-    """Of a process and the children it has waited for."""
+    """Of a process, all its threads."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(int(fields[i]) for i in (11, 12)) / os.sysconf("SC_CLK_TCK")

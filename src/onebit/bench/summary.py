@@ -27,6 +27,8 @@ class Summary:
     gap: Percentiles | None
     acceptance: float | None
     agreement: float | None
+    per_cpu_second: float | None  # tokens (prompts computed too) by the CPU seconds of the processes under test
+    to_one: float | None  # total, by the same setup's at one request in the same round
     errors: int
     queued: bool
 
@@ -39,10 +41,10 @@ def summaries(results: Iterable[Result]) -> list[Summary]:
         order.setdefault(result.cell.setup, len(order))
         groups.setdefault((result.cell.setup, result.cell.requests), []).append(result)
     keys = sorted(groups, key=lambda key: (order[key[0]], key[1]))
-    return [_summary(setup, requests, groups[setup, requests]) for setup, requests in keys]
+    return [_summary(setup, requests, groups[setup, requests], groups.get((setup, 1), ())) for setup, requests in keys]
 
 
-def _summary(setup: str, requests: int, results: Sequence[Result]) -> Summary:
+def _summary(setup: str, requests: int, results: Sequence[Result], ones: Sequence[Result]) -> Summary:
     runs = [result.figures for result in results]
     return Summary(
         setup,
@@ -55,9 +57,25 @@ def _summary(setup: str, requests: int, results: Sequence[Result]) -> Summary:
         _percentiles([run.gap_ms for run in runs]),
         _middle([run.acceptance for run in runs]),
         _middle([run.agreement for run in runs]),
+        _middle([_per_cpu_second(result) for result in results]),
+        _to_one(results, ones) if requests > 1 else None,
         sum(sum(run.errors.values()) for run in runs),
         any(run.queued for run in runs),
     )
+
+
+def _per_cpu_second(result: Result) -> float | None:
+    spent = float(result.conditions.get("engine_cpu_s", 0.0))
+    figures = result.figures
+    made = figures.tokens + figures.prompt_tokens - figures.cached_tokens
+    return made / spent if spent > 0 and made else None
+
+
+def _to_one(results: Sequence[Result], ones: Sequence[Result]) -> float | None:
+    """Round by round, as far as both were measured in it."""
+    alone = {result.cell.repeat: result.figures.total_tok_s for result in ones}
+    pairs = [(result.figures.total_tok_s, alone.get(result.cell.repeat)) for result in results]
+    return _middle([ours / one for ours, one in pairs if ours is not None and one])
 
 
 def _middle(values: Sequence[float | None]) -> float | None:

@@ -114,8 +114,9 @@ class ServeSetup:
                     return found[1]
                 await anyio.sleep(_POLL_S)
             await child.wait()
-            said = [line for line in child.tail() if line.strip()]
-            raise EngineFailed(f"onebit serve for {self.name} ended: {said[-1] if said else 'without a word'}")
+            said = [line.strip() for line in child.tail() if line.strip()]
+            why = [line.removeprefix("error: ") for line in said if line.startswith("error: ")] or said[-1:]
+            raise EngineFailed(f"onebit serve for {self.name} ended: {why[0] if why else 'without a word'}")
         raise EngineFailed(f"onebit serve for {self.name} was not up after {self.start_timeout:g} s")
 
 

@@ -102,7 +102,8 @@ class Progress:
             words.append("  ")
         words.append(self._doing, "dim")
         words.truncate(self._err.width, overflow="ellipsis")
-        self._live.update(Group(*([self._table] if self._table else []), words), refresh=True)
+        # Above the table: where that is longer than the screen, its end is cut off.
+        self._live.update(Group(words, *([self._table] if self._table else [])), refresh=True)
 
     def _freeze(self) -> None:
         if self._live is not None and self._results:
@@ -122,7 +123,7 @@ def table(results: Sequence[Result], width: int) -> Table:
 
     rows = summaries(results)
     columns = shown(WIDE if width >= _WIDE_AT else NARROW, rows)
-    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1))
+    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         made.add_column(
             column.title, justify="left" if column.left else "right", no_wrap=not column.left, overflow="fold"
