@@ -320,7 +320,7 @@ async def _schedule(steps: list[tuple[str, int, bool]]) -> None:
             if flag:
                 await checkpoint()
             gate.check_invariants()
-        await settle()
+        await anyio.wait_all_tasks_blocked()
         gate.check_invariants()
         held = sum(c.lease.slots for c in crowd if c.lease is not None and not c.ended)
         assert held == gate.in_use

@@ -42,15 +42,21 @@ class Cards:
         self._effects = effects
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._wanting = False  # somebody waits for a model that is not in memory
         gate.rearrange = self.rearrange
+        gate.fell_idle = self._fell_idle
 
     def rearrange(self) -> None:
         """Look again: load, evict, hold back and refuse as the policy says."""
         if self._closed:
             return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         models = self.gate.models
         wanted = [w for m in models.values() if m.residency is Residency.ABSENT and (w := m.wanted()) is not None]
         holders = [m.holder(self.ledger.held(m.name)) for m in models.values() if m.residency is not Residency.ABSENT]
+        self._wanting = bool(wanted)
         if not wanted and all(h.idle_unload is None for h in holders):
             self._hold({})
             return
@@ -200,6 +206,11 @@ class Cards:
             if model.running and model.residency in (Residency.ABSENT, Residency.LOADING):
                 raise AssertionError(f"requests run on {model.name}, which is {model.residency.value}")
 
+    def _fell_idle(self, model: Model) -> None:
+        """Only where it can matter: with many models a look costs as much as a request."""
+        if self._wanting or (model.spec.idle_unload is not None and self._timer is None):
+            self.rearrange()
+
     # --- steps ---------------------------------------------------------------------------------------------------
 
     def _load(self, model: Model, now: float) -> None:
@@ -243,9 +254,6 @@ class Cards:
                 self.gate.hand_over(model)
 
     def _look_again(self, at: float | None, now: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if at is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.001, at - now), self.rearrange)
 

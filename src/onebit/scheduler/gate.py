@@ -46,7 +46,10 @@ class Gate:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.models: dict[str, Model] = {}
-        self.rearrange: Callable[[], None] = lambda: None  # look again at who should be in memory
+        # What the memory's side wants to know: to look again at who should be in memory, and that a model has no more
+        # requests of some tier.
+        self.rearrange: Callable[[], None] = lambda: None
+        self.fell_idle: Callable[[Model], None] = lambda _: None
         self.clock = clock
         self._closed: Callable[[], OnebitError] | None = None
         self._by_deadline: dict[Lease, None] = {}  # all who wait; the same patience for all, so in the order they came
@@ -80,6 +83,7 @@ class Gate:
         self.limits = limits
         self._caps = dict(limits.max_in_flight)
         self._in_flight = {key: self._count_in_flight(key) for key in self._caps}
+        self._at_cap = {key for key, cap in self._caps.items() if self._in_flight[key] >= cap}
 
     @property
     def waiting(self) -> int:
@@ -115,7 +119,7 @@ class Gate:
             if lease.left is not None and self._may_run(model, lease):
                 # Another engine; it was admitted before, so it need not stand in line.
                 claim = model.slots.claim(lease.ask.need, frozenset({lease.left}))
-            elif not model.line and self._may_run(model, lease):  # those in line have been given all that fits
+            elif not model.line.size and self._may_run(model, lease):  # those in line have been given all that fits
                 claim = model.slots.claim(lease.ask.need)
             else:
                 claim = None
@@ -156,19 +160,18 @@ class Gate:
         else:
             fell_idle = self._went(model)
         key = lease.ask.key
-        capped = key in self._caps
-        if capped:
-            self._in_flight[key] -= 1
-        if not model.line or not self._hand_on(model, claim):
+        free_again = key in self._caps and self._ends_for(key)
+        line = model.line
+        if not line.size or not self._hand_on(model, claim):
             model.slots.release(claim)
-            if model.line:
+            if line.size:
                 self.hand_over(model)
         if fell_idle:
             self._hand_over_background()
-        if capped:
+        if free_again:
             self._hand_over_to(key)
         if not model.by_tier[lease.tier]:  # until then, nothing has changed for those who want the memory
-            self.rearrange()
+            self.fell_idle(model)
         if self._closed is not None and not self._running:
             self._drained.set()
 
@@ -177,21 +180,21 @@ class Gate:
         if self._closed is not None or model.residency is not _RESIDENT:
             return False
         lease = model.line.first(self._lowest(model), self._at_cap)
-        if lease is None or lease.future is None or lease.future.done():
+        if lease is None:
             return False
-        further = model.slots.hand_over(claim, lease.ask.need)
-        if further is None:
+        future = lease.future
+        if future is None or future.done() or not model.slots.hand_over(claim, lease.ask.need):
             return False
         model.line.leave(lease, served=True)
         del self._by_deadline[lease]
-        self._begin(model, lease, further)
-        lease.future.set_result(None)
+        self._begin(model, lease, claim)
+        future.set_result(None)
         return True
 
     def hand_over(self, model: Model) -> None:
         """Give free slots to those in line, in their order, until nothing fits."""
         line, slots = model.line, model.slots
-        while self._closed is None and model.residency is _RESIDENT and line and not slots.full:
+        while self._closed is None and model.residency is _RESIDENT and line.size and not slots.full:
             lowest = self._lowest(model)
             lease = line.first(lowest, self._at_cap)
             if lease is None:
@@ -255,7 +258,7 @@ class Gate:
     async def wait(self, lease: Lease) -> None:
         """Stand in line until the slots are there. Raises what `admit` says."""
         model = self.models[lease.ask.model]
-        if len(model.line) >= self.limits.max_waiting and not lease.front:
+        if model.line.size >= self.limits.max_waiting and not lease.front:
             self._make_place(model, lease)
         self._join(model, lease)
         if lease.claim is None:
@@ -356,8 +359,11 @@ class Gate:
         if lease.tier is _BACKGROUND:
             for card in model.cards:
                 card.background[lease] = None
-        if lease.ask.key in self._caps:
-            self._in_flight[lease.ask.key] += 1
+        key = lease.ask.key
+        if key in self._caps:
+            self._in_flight[key] += 1
+            if self._in_flight[key] >= self._caps[key]:
+                self._at_cap.add(key)
 
     def _came(self, model: Model, tier: Tier) -> None:
         if tier is not _BACKGROUND:
@@ -387,14 +393,19 @@ class Gate:
         return lowest if model.hold is None else max(lowest, model.hold + 1)
 
     def _may_run(self, model: Model, lease: Lease) -> bool:
-        if self._at_cap(lease.ask.key):
+        if lease.ask.key in self._at_cap:
             return False
         if model.hold is None and lease.tier is not _BACKGROUND:
             return True
         return lease.tier >= self._lowest(model)
 
-    def _at_cap(self, key: str) -> bool:
-        return key in self._caps and self._in_flight[key] >= self._caps[key]
+    def _ends_for(self, key: str) -> bool:
+        """One of a key's requests has ended. True when it may run more now, and could not before."""
+        self._in_flight[key] -= 1
+        if self._in_flight[key] < self._caps[key] and key in self._at_cap:
+            self._at_cap.discard(key)
+            return True
+        return False
 
     def _one_that_fits(self, model: Model, lowest: int) -> tuple[Lease, Claim] | None:
         """The first in line does not fit: is there one behind it that does?
@@ -415,11 +426,10 @@ class Gate:
         return None
 
     def _hand_over_to(self, key: str) -> None:
-        """A key may run one more: it may have been passed over elsewhere."""
-        if self._in_flight[key] == self._caps[key] - 1:
-            for model in self.models.values():
-                if model.line:
-                    self.hand_over(model)
+        """It was passed over until now, here and elsewhere."""
+        for model in self.models.values():
+            if model.line.has(key):
+                self.hand_over(model)
 
     def _count_in_flight(self, key: str) -> int:
         return sum(lease.ask.key == key for model in self.models.values() for lease in model.running)

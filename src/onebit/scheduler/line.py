@@ -6,7 +6,7 @@ Synchronous and without a clock. Joining, leaving and finding the next one cost 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Set
 
 from onebit.scheduler.lease import Lease
 from onebit.tiers import Tier
@@ -23,10 +23,10 @@ class Line:
         # Lists indexed by tier: an enum member as a dict key is hashed in Python, 0.1 µs each time.
         self._tiers: list[OrderedDict[str, _Queue]] = [OrderedDict() for _ in _HIGHEST_FIRST]
         self._counts = [0] * len(_HIGHEST_FIRST)
-        self._size = 0
+        self.size = 0  # as len(), without the call: it is asked for several times in each admission
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __contains__(self, lease: Lease) -> bool:
         return lease in self._tiers[lease.tier].get(lease.ask.key, ())
@@ -34,6 +34,10 @@ class Line:
     def count(self, tier: Tier) -> int:
         """How many of one tier wait."""
         return self._counts[tier]
+
+    def has(self, key: str) -> bool:
+        """Does a request of this API key wait?"""
+        return any(key in keys for keys in self._tiers)
 
     def highest(self) -> Tier | None:
         """The highest tier that waits."""
@@ -54,7 +58,7 @@ class Line:
             queue.move_to_end(lease, last=False)
             keys.move_to_end(lease.ask.key, last=False)
         self._counts[lease.tier] += 1
-        self._size += 1
+        self.size += 1
 
     def leave(self, lease: Lease, *, served: bool = False) -> bool:
         """Step out. False when it was not in line any more. `served`: the next turn is another key's."""
@@ -70,26 +74,28 @@ class Line:
         elif served and len(keys) > 1:
             keys.move_to_end(key)
         self._counts[tier] -= 1
-        self._size -= 1
+        self.size -= 1
         return True
 
-    def first(self, lowest: int, passed: Callable[[str], bool]) -> Lease | None:
+    def first(self, lowest: int, passed: Set[str]) -> Lease | None:
         """Who is next, of `lowest` and the tiers above it. `passed`: keys that may not run more now."""
+        counts = self._counts
         for tier in _NUMBERS:
             if tier < lowest:
                 return None
-            if self._counts[tier]:
+            if counts[tier]:
                 for key, queue in self._tiers[tier].items():
-                    if not passed(key):
-                        return next(iter(queue))
+                    if key not in passed:
+                        for lease in queue:
+                            return lease
         return None
 
-    def in_order(self, lowest: int, passed: Callable[[str], bool]) -> Iterator[Lease]:
+    def in_order(self, lowest: int, passed: Set[str]) -> Iterator[Lease]:
         """All who may be served, in the order in which they would be. The line must not change meanwhile."""
         for tier in _HIGHEST_FIRST:
             if tier < lowest:
                 return
-            turns = [iter(queue) for key, queue in self._tiers[tier].items() if not passed(key)]
+            turns = [iter(queue) for key, queue in self._tiers[tier].items() if key not in passed]
             while turns:
                 waiting = []
                 for turn in turns:
