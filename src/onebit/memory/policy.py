@@ -96,6 +96,9 @@ def arrange(
     refuse: dict[str, float] = {}
     look: list[float] = []
     for want in sorted(wanted, key=lambda w: (-w.tier, w.since)):
+        if not _fits(want.bytes, totals):
+            refuse[want.name] = inf
+            continue
         if _fits(want.bytes, free):
             load.append(want.name)
             _take(want.bytes, free)

@@ -42,9 +42,7 @@ class Cards:
         self._effects = effects
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._wanting = False  # somebody waits for a model that is not in memory
         gate.rearrange = self.rearrange
-        gate.fell_idle = self._fell_idle
 
     def rearrange(self) -> None:
         """Look again: load, evict, hold back and refuse as the policy says."""
@@ -56,7 +54,7 @@ class Cards:
         models = self.gate.models
         wanted = [w for m in models.values() if m.residency is Residency.ABSENT and (w := m.wanted()) is not None]
         holders = [m.holder(self.ledger.held(m.name)) for m in models.values() if m.residency is not Residency.ABSENT]
-        self._wanting = bool(wanted)
+        self.gate.memory_is_wanted = bool(wanted)
         if not wanted and all(h.idle_unload is None for h in holders):
             self._hold({})
             return
@@ -103,9 +101,7 @@ class Cards:
         model.load_seconds = max(0.001, now - model.load_began)
         self.history.loaded(name, model.load_seconds)
         model.failures, model.cause, model.asked_at = 0, None, None
-        for lease in model.line.everyone():
-            if model.slots.hopeless(lease.ask.need):
-                self.gate.refuse(lease, self.gate.hopeless_error(model, lease.ask.need))
+        self.gate.refuse_the_hopeless(model)
         self.gate.hand_over(model)
         self.rearrange()
         self.moved()
@@ -145,7 +141,6 @@ class Cards:
             self._forget(model)
         elif model.successor is not None:
             model.renew(model.successor)
-            self.gate.place(model)
             if model.spec.preload:
                 model.asked_at = self.gate.clock()
         self.rearrange()
@@ -169,7 +164,7 @@ class Cards:
         if (model := self.gate.models.get(spec.name)) is not None:
             model.leaving_for_good, model.successor = False, spec
             return
-        self.gate.add(Model(spec))
+        self.gate.models[spec.name] = Model(spec)
         if spec.preload:
             self.want(spec.name)
 
@@ -179,7 +174,6 @@ class Cards:
         model.successor = spec
         if model.residency is Residency.ABSENT:
             model.renew(spec)
-            self.gate.place(model)
             self.rearrange()
         elif model.residency is not Residency.LEAVING:
             self._unload(model, "config")
@@ -205,11 +199,6 @@ class Cards:
                 )
             if model.running and model.residency in (Residency.ABSENT, Residency.LOADING):
                 raise AssertionError(f"requests run on {model.name}, which is {model.residency.value}")
-
-    def _fell_idle(self, model: Model) -> None:
-        """Only where it can matter: with many models a look costs as much as a request."""
-        if self._wanting or (model.spec.idle_unload is not None and self._timer is None):
-            self.rearrange()
 
     # --- steps ---------------------------------------------------------------------------------------------------
 

@@ -90,6 +90,32 @@ class Line:
                             return lease
         return None
 
+    def pop(self, lowest: int, passed: Set[str]) -> Lease | None:
+        """`first`, and out of the line with it: the next turn is another key's."""
+        counts = self._counts
+        for tier in _NUMBERS:
+            if tier < lowest:
+                return None
+            if counts[tier]:
+                keys = self._tiers[tier]
+                for key, queue in keys.items():
+                    if key not in passed:
+                        lease, _ = queue.popitem(last=False)
+                        if not queue:
+                            del keys[key]
+                        elif len(keys) > 1:
+                            keys.move_to_end(key)
+                        counts[tier] -= 1
+                        self.size -= 1
+                        return lease
+        return None
+
+    def put_back(self, lease: Lease) -> None:
+        """It was popped, and cannot be served: it stands where it stood."""
+        front, lease.front = lease.front, True
+        self.join(lease)
+        lease.front = front
+
     def in_order(self, lowest: int, passed: Set[str]) -> Iterator[Lease]:
         """All who may be served, in the order in which they would be. The line must not change meanwhile."""
         for tier in _HIGHEST_FIRST:
@@ -107,7 +133,7 @@ class Line:
 
     def everyone(self) -> list[Lease]:
         """All who wait, in no order that matters."""
-        return [lease for keys in self._tiers for queue in keys.values() for lease in queue]
+        return [lease for queue in self._queues() for lease in queue]
 
     def to_displace(self, tier: Tier, key: str) -> Lease | None:
         """Who gives up the last place in a full line to a newcomer: one of a lower tier, or of a key with more places.
@@ -123,16 +149,36 @@ class Line:
             return None
         return next(reversed(keys[longest]))
 
-    def lift(self, before: float) -> list[Lease]:
-        """Move those who joined before this time one tier up, and say who they are. The clock starts anew for them."""
-        lifted = []
-        for tier in _HIGHEST_FIRST[1:]:
-            for queue in list(self._tiers[tier].values()):
-                for lease in list(queue):
-                    if lease.lifted >= before:
-                        break  # those behind it came later
-                    self.leave(lease)
-                    lease.tier = Tier(tier + 1)
-                    self.join(lease)
-                    lifted.append(lease)
-        return lifted
+    def since(self, before: float) -> list[Lease]:
+        """Those who joined at this time or earlier."""
+        found = []
+        for queue in self._queues():
+            for lease in queue:
+                if lease.joined <= before:
+                    found.append(lease)
+                elif not lease.front:  # one in front may have come later than those behind it
+                    break
+        return found
+
+    def longest(self) -> float | None:
+        """When the one who has waited longest joined; None: nobody waits."""
+        times = []
+        for queue in self._queues():
+            for lease in queue:
+                times.append(lease.joined)
+                if not lease.front:
+                    break
+        return min(times, default=None)
+
+    def to_lift(self, before: float) -> list[Lease]:
+        """Those below the highest tier who came into theirs at this time or earlier."""
+        return [
+            lease
+            for tier in _HIGHEST_FIRST[1:]
+            for queue in self._tiers[tier].values()
+            for lease in queue
+            if max(lease.joined, lease.lifted) <= before
+        ]
+
+    def _queues(self) -> Iterator[_Queue]:
+        return (queue for keys in self._tiers for queue in keys.values())
