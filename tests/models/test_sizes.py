@@ -14,9 +14,9 @@ from tests.support.gguf_files import Value, model_metadata, write_gguf, write_mo
 _F16, _F32 = 2, 4
 
 
-def sizes(path: Path, arch: str, blocks: int = 2, *, head: bool = False, **keys: Value) -> Sizes:
-    """Of a model with 2 heads and an embedding of 16; `a__b` stands for the key `ARCH.a.b`."""
-    extra = {f"{arch}.{key.replace('__', '.')}": value for key, value in keys.items()}
+def sizes(path: Path, arch: str, keys: Mapping[str, Value], *, blocks: int = 2, head: bool = False) -> Sizes:
+    """Of a model with 2 heads and an embedding of 16, and `keys` at `ARCH.KEY`."""
+    extra = {f"{arch}.{key}": value for key, value in keys.items()}
     return inspect(write_model(path / "m.gguf", arch=arch, blocks=blocks, head=head, extra=extra)).sizes
 
 
@@ -28,7 +28,7 @@ def sizes(path: Path, arch: str, blocks: int = 2, *, head: bool = False, **keys:
         (
             "mamba",
             2,
-            {"ssm__conv_kernel": 4, "ssm__inner_size": 32, "ssm__state_size": 8, "ssm__group_count": 1},
+            {"ssm.conv_kernel": 4, "ssm.inner_size": 32, "ssm.state_size": 8, "ssm.group_count": 1},
             2,
             3 * 48 + 256,
         ),
@@ -37,36 +37,36 @@ def sizes(path: Path, arch: str, blocks: int = 2, *, head: bool = False, **keys:
             "qwen35",
             9,
             {
-                "ssm__conv_kernel": 4,
-                "ssm__inner_size": 32,
-                "ssm__state_size": 8,
-                "ssm__group_count": 2,
+                "ssm.conv_kernel": 4,
+                "ssm.inner_size": 32,
+                "ssm.state_size": 8,
+                "ssm.group_count": 2,
                 "nextn_predict_layers": 1,
             },
             6,
             3 * 64 + 256,
         ),
         # both in each layer
-        ("falcon-h1", 3, {"ssm__conv_kernel": 4, "ssm__inner_size": 32, "ssm__state_size": 8}, 3, 3 * 32 + 256),
+        ("falcon-h1", 3, {"ssm.conv_kernel": 4, "ssm.inner_size": 32, "ssm.state_size": 8}, 3, 3 * 32 + 256),
         (
             "jamba",
             3,
             {
-                "attention__head_count_kv": [0, 1, 0],
-                "ssm__conv_kernel": 4,
-                "ssm__inner_size": 32,
-                "ssm__state_size": 8,
+                "attention.head_count_kv": [0, 1, 0],
+                "ssm.conv_kernel": 4,
+                "ssm.inner_size": 32,
+                "ssm.state_size": 8,
             },
             2,
             3 * 32 + 256,
         ),
-        ("lfm2", 3, {"attention__head_count_kv": [0, 0, 1], "shortconv__l_cache": 3}, 2, 2 * 16),
-        ("rwkv7", 2, {"wkv__head_size": 8}, 2, 16 * (2 + 8)),
+        ("lfm2", 3, {"attention.head_count_kv": [0, 0, 1], "shortconv.l_cache": 3}, 2, 2 * 16),
+        ("rwkv7", 2, {"wkv.head_size": 8}, 2, 16 * (2 + 8)),
         # 3 × (4 - 1) × 2 heads × 8, and 2 heads of 8 × 8
         (
             "kimi-linear",
             2,
-            {"attention__head_count_kv": [0, 1], "kda__head_dim": 8, "ssm__conv_kernel": 4},
+            {"attention.head_count_kv": [0, 1], "kda.head_dim": 8, "ssm.conv_kernel": 4},
             1,
             144 + 128,
         ),
@@ -75,15 +75,15 @@ def sizes(path: Path, arch: str, blocks: int = 2, *, head: bool = False, **keys:
 def test_recurrent_states(
     tmp_path: Path, arch: str, blocks: int, keys: Mapping[str, Value], layers: int, elements: int
 ) -> None:
-    found = sizes(tmp_path, arch, blocks, **keys)
+    found = sizes(tmp_path, arch, keys, blocks=blocks)
     assert (found.recurrent_layers, found.state_per_slot) == (layers, layers * elements * _F32)
 
 
 def test_the_mtp_head_is_counted_apart(tmp_path: Path) -> None:
-    found = sizes(tmp_path, "mimo2", 3, head=True, nextn_predict_layers=1)
+    found = sizes(tmp_path, "mimo2", {"nextn_predict_layers": 1}, blocks=3, head=True)
     assert found.mtp_tensors == (16 + 16 * 32) * _F32
     assert found.mtp_kv_per_token == 1 * (8 + 8) * _F16
-    assert sizes(tmp_path, "mimo2", 3).mtp_tensors == 0
+    assert sizes(tmp_path, "mimo2", {}, blocks=3).mtp_tensors == 0
 
 
 @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ def test_the_mtp_head_is_counted_apart(tmp_path: Path) -> None:
 def test_the_widest_feed_forward_is_that_of_all_experts_used(
     tmp_path: Path, keys: Mapping[str, Value], width: int
 ) -> None:
-    assert sizes(tmp_path, "llama", **keys).width == width
+    assert sizes(tmp_path, "llama", keys).width == width
 
 
 def test_heads_may_be_wider_than_the_model(tmp_path: Path) -> None:
-    assert sizes(tmp_path, "qwen3", attention__key_length=32).attention_width == 2 * 32
+    assert sizes(tmp_path, "qwen3", {"attention.key_length": 32}).attention_width == 2 * 32
 
 
 def test_an_embedding_is_tied_when_there_is_no_output_matrix(tmp_path: Path) -> None:
