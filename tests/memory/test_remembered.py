@@ -133,10 +133,12 @@ def test_the_entries_longest_not_written_give_way(tmp_path: Path, engine: Engine
     file = tmp_path / "memory.json"
     file.write_text(json.dumps({"format": 1, "bytes": {str(i): i + 1 for i in range(512)}}))
     entries = Remembered(file)
-    entries.store(engine, 7)
+    entries.store(engine, 6)
+    entries.store(replace(engine, slots=1), 1)
+    entries.store(engine, 7)  # written again: the newest again
     kept = json.loads(file.read_text())["bytes"]
     assert len(kept) == 512
-    assert "0" not in kept and "1" in kept
+    assert "1" not in kept and "2" in kept
     assert list(kept)[-1] == key_of(engine)
 
 
