@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import random
 import shlex
 import shutil
 import signal
@@ -102,6 +103,13 @@ def percentile(values: Sequence[float], share: float) -> float:
     """The value below which `share` (0..1) of the values lie (nearest rank)."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def median_error(values: Sequence[float], draws: int = 1000) -> float:
+    """Half the width of the median's 95 % interval, by bootstrap."""
+    chance = random.Random(0)
+    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(draws))
+    return (medians[int(0.975 * draws)] - medians[int(0.025 * draws)]) / 2
 
 
 # --- processes ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from click import Command
 
 from onebit import __version__
 from onebit.config.load import load
-from onebit.config.schema import ServeConfig
+from onebit.config.schema import FILE_ONLY, ServeConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,7 +49,7 @@ def test_every_setting_is_a_flag_a_variable_and_a_key() -> None:
 
     serve = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
     options = {p.name: p for p in serve.params if p.name not in ("model_argument", "config", "help")}
-    assert set(options) == set(ServeConfig.model_fields) - {"engine_args"}  # those stand after `--`
+    assert set(options) == set(ServeConfig.model_fields) - {"engine_args", *FILE_ONLY}  # engine_args stand after `--`
     for name, option in options.items():
         assert f"--{name.replace('_', '-')}" in option.opts
         assert option.envvar == f"ONEBIT_{name.upper()}"
@@ -59,7 +59,20 @@ def test_every_setting_is_a_flag_a_variable_and_a_key() -> None:
 
 
 def test_the_example_config_is_valid() -> None:
-    assert load({}, ROOT / "docs/onebit.example.yaml").model == "demo"
+    config = load({}, ROOT / "docs/onebit.example.yaml")
+    assert [(m.name, m.settings.model, m.settings.preload) for m in config.served()] == [("demo", "demo", True)]
+
+
+def test_what_the_example_config_leaves_out_is_valid_too(tmp_path: Path) -> None:
+    text = (ROOT / "docs/onebit.example.yaml").read_text()
+    whole = re.sub(r"^#(?=\w|  )", "", text, flags=re.MULTILINE)
+    assert whole.count("\n#\n") == text.count("\n#\n") and whole != text
+    (tmp_path / "onebit.yaml").write_text(whole)
+    for name in ("qwen.gguf", "members.key"):
+        (tmp_path / name).touch()
+    config = load({}, tmp_path / "onebit.yaml")
+    assert [key.name for key in config.keys] == ["shop", "members"]
+    assert [model.name for model in config.served()] == ["demo", "chat", "small"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

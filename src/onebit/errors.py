@@ -17,6 +17,8 @@ class OnebitError(Exception):
     type: ClassVar[str] = "server_error"
     code: ClassVar[str | None] = None
     exit_code: ClassVar[int] = 1
+    again: ClassVar[bool] = False  # does sending the very same request again make sense?
+    refused: ClassVar[str | None] = None  # llm-d's word for why the request was dropped
 
     def __init__(
         self,
@@ -89,6 +91,8 @@ class QueueFull(OnebitError):
     status = 429
     type = "rate_limit_error"
     code = "queue_full"
+    again = True
+    refused = "rejected-saturated"
 
 
 class WaitTooLong(OnebitError):
@@ -97,6 +101,8 @@ class WaitTooLong(OnebitError):
     status = 503
     type = "server_error"
     code = "wait_timeout"
+    again = True
+    refused = "rejected-ttl-expired"
 
 
 class Unavailable(OnebitError):
@@ -105,6 +111,28 @@ class Unavailable(OnebitError):
     status = 503
     type = "server_error"
     code = "unavailable"
+    again = True
+    refused = "rejected-no-capacity"
+
+
+class LoadFailed(Unavailable):
+    """The model could not be loaded; it is tried again when the cool-down is over."""
+
+    code = "load_failed"
+
+
+class Protected(Unavailable):
+    """The memory that the model needs is held for requests of a higher tier."""
+
+    code = "memory_protected"
+    refused = "rejected-protected"
+
+
+class DoesNotFit(Unavailable):
+    """The model can never get the memory that it needs: models that never leave hold it."""
+
+    code = "does_not_fit"
+    again = False
 
 
 class EngineLost(OnebitError):
@@ -113,6 +141,7 @@ class EngineLost(OnebitError):
     status = 502
     type = "server_error"
     code = "engine_lost"
+    again = True
 
 
 class Interrupted(OnebitError):
@@ -121,6 +150,21 @@ class Interrupted(OnebitError):
     status = 503
     type = "server_error"
     code = "shutting_down"
+    again = True
+
+
+class Evicted(Interrupted):
+    """The request's model had to make room for a higher tier, and the grace period is over."""
+
+    code = "evicted"
+    refused = "evicted-priority"
+
+
+class Preempted(Interrupted):
+    """A background request gave way when its answer had begun and could not be continued unseen."""
+
+    code = "preempted"
+    refused = "evicted-priority"
 
 
 # --- what a person at a terminal asked for -----------------------------------------------------------------

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import re
 import resource
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
 from pathlib import Path
@@ -16,18 +18,28 @@ import anyio
 import uvicorn
 
 from onebit import paths
+from onebit.config.keys import Key
 from onebit.config.schema import ServeConfig
-from onebit.engines.plan import Plan
 from onebit.engines.spec import EngineSpec
 from onebit.engines.state import State
 from onebit.engines.supervisor import Engine, Patience
 from onebit.errors import EngineFailed, Unavailable
+from onebit.memory.arbiter import Arbiter, Home
+from onebit.memory.gauge import Gauge
+from onebit.memory.ledger import MemoryLedger
+from onebit.memory.policy import Rules
+from onebit.memory.residency import Residency
+from onebit.offer import Offer, model_spec
+from onebit.router.admin import Admin
 from onebit.router.app import App
 from onebit.router.client_side import ClientSide
+from onebit.router.journal import Journal
+from onebit.router.keyring import KeyRing
 from onebit.router.listen import Listener
-from onebit.router.pool import Pool, standing_of, view_of
-from onebit.scheduler.gate import Gate
-from onebit.scheduler.slots import SlotLedger
+from onebit.router.pool import Pool, standing_of
+from onebit.scheduler.cards import Cards
+from onebit.scheduler.gate import Gate, Limits
+from onebit.scheduler.model import Model
 
 _BACKLOG = 2048
 _FILES = 65_536  # a relayed stream takes two descriptors; the usual soft limit of 1,024 ends at 500 streams
@@ -54,39 +66,44 @@ class Stops:
 
 
 class Server:
-    """One server: its engines, its gate, its HTTP side."""
+    """One server: its models, the gate, the memory, its HTTP side."""
 
     def __init__(
-        self, config: ServeConfig, plan: Plan, keys: tuple[str, ...], listener: Listener, run_dir: Path
+        self, config: ServeConfig, offers: Sequence[Offer], keys: Sequence[Key], listener: Listener, run_dir: Path
     ) -> None:
-        """`keys`: the API keys, read once (their file may be a pipe); none: everyone may come in."""
+        """Raises ConfigError when a model can never fit into the memory that the config gives."""
         self.config = config
-        self.needs_key = bool(keys)
-        self.plan = plan
+        self.keys = tuple(keys)  # read once: their file may be a pipe
         self.listener = listener
-        self.engines = {
-            spec.name: Engine(
-                spec,
-                run_dir=run_dir,
-                log=_log_file(spec, config.port),
-                on_change=self._changed,
-                patience=Patience(start=config.start_timeout),
-            )
-            for spec in plan.engines
-        }
-        ledger = SlotLedger([view_of(spec) for spec in plan.engines])
-        self.gate = Gate(ledger, max_waiting=config.max_waiting, max_wait=config.max_wait)
-        pool = Pool(plan.alias, plan.context, int(time.time()), self.engines, self.gate)
-        self.app = App({pool.model: pool}, keys=keys, max_body=config.max_body)
+        self.offers = {offer.name: offer for offer in offers}
         self.stops = Stops()
-        self.up = anyio.Event()  # every engine is ready or has failed, and one is ready
-        self._settled = anyio.Event()  # every engine is ready or has failed, for the first time
+        self.up = anyio.Event()  # what is to be loaded at the start has been, or has failed
+        self._run_dir = run_dir
+        self._folders = itertools.count()
+        self.gauge = Gauge(config.memory)
+        rooms = self.gauge.rooms([spec for offer in offers for spec in offer.plan.engines])
+        specs = [model_spec(offer, rooms, self.gauge) for offer in offers]
+        self.gate = Gate([Model(spec) for spec in specs], _limits(config, keys))
+        self.arbiter = Arbiter(self.gauge.measure, self.gauge.ending, config.grace)
+        totals = {pool: room.total for pool, room in rooms.items()}
+        self.cards = Cards(self.gate, MemoryLedger(totals), _rules(config), self.arbiter)
+        self.pools = {offer.name: self._pool(offer) for offer in offers}
+        self._journal = Journal()
+        ring = KeyRing(keys, config.keyless_tier)
+        admin = Admin(self.pools, self.cards, self._journal)
+        self.app = App(self.pools, self.gate, ring, config.max_body, admin)
+        self._settled = anyio.Event()
+
+    @property
+    def engines(self) -> list[Engine]:
+        """All engines of all models."""
+        return [engine for pool in self.pools.values() for engine in pool.engines.values()]
 
     async def run(self, show: Callable[[Server], Awaitable[None]], draining: Callable[[int], None]) -> Ending:
         """Serve until stopped.
 
         `show` runs beside the start and may wait for `up`; `draining` is called with the slots in use after the
-        first Ctrl-C. Raises EngineFailed when no engine comes up at all.
+        first Ctrl-C. Raises EngineFailed when nothing of what is to be loaded at the start comes up.
         """
         _raise_file_limit()
         http = _Uvicorn(self.app)
@@ -101,26 +118,33 @@ class Server:
             with _signals(self.stops):
                 group.start_soon(http.serve, [self.listener.socket])
                 group.start_soon(shown)
-                async with anyio.create_task_group() as engines:
-                    for engine in self.engines.values():
-                        engines.start_soon(engine.run)
+                async with anyio.create_task_group() as models:
+                    await models.start(self.arbiter.run, self.cards)
+                    for model in tuple(self.gate.models.values()):
+                        if model.spec.preload:
+                            self.cards.want(model.name)
                     try:
                         ending = await self._serve(draining)
                     except EngineFailed as error:
                         ending = error  # raised below: a task group would wrap it
                     showing.cancel()
-                    for engine in self.engines.values():
-                        engine.stop()
+                    self.cards.close()
+                    await self.arbiter.stop()
+                    models.cancel_scope.cancel()
                 http.should_exit = True
         if isinstance(ending, EngineFailed):
             raise ending
         return ending
 
     async def _serve(self, draining: Callable[[int], None]) -> Ending:
+        self.cards.moved = self._moved
+        self._moved()
         await _either(self._settled, self.stops.first)
         if not self.stops.first.is_set():
-            if all(e.state is State.FAILED for e in self.engines.values()):
-                causes = "\n".join(f"engine {e.spec.name}: {e.cause}" for e in self.engines.values())
+            wanted = [pool for name, pool in self.pools.items() if self.gate.models[name].spec.preload]
+            engines = [engine for pool in wanted for engine in pool.engines.values()]
+            if engines and all(engine.state is State.FAILED for engine in engines):
+                causes = "\n".join(f"engine {e.spec.name}: {e.cause}" for e in engines)
                 raise EngineFailed(causes, hint=f"the engines' logs are in {paths.log_dir()}")
             self.up.set()
             await self.stops.first.wait()
@@ -128,11 +152,12 @@ class Server:
 
     async def _drain(self, draining: Callable[[int], None]) -> Ending:
         """No new requests; those running may finish within the grace period; the rest is cut off and told."""
+        self.cards.close()
         self.gate.close(lambda: Unavailable("the server is shutting down", retry_after=5))
-        for engine in self.engines.values():
+        for engine in self.engines:
             engine.drain()
-        if self.gate.ledger.in_use:
-            draining(self.gate.ledger.in_use)
+        if self.gate.in_use:
+            draining(self.gate.in_use)
         idle = anyio.Event()
         async with anyio.create_task_group() as group:
 
@@ -149,12 +174,48 @@ class Server:
         self.app.cut()
         return Ending.FORCED if self.stops.second.is_set() else Ending.CUT
 
-    def _changed(self, engine: Engine) -> None:
-        standing = standing_of(engine)
+    def _pool(self, offer: Offer) -> Pool:
+        folder = self._run_dir / str(next(self._folders))  # engines of two models have the same names
+        folder.mkdir(mode=0o700)
+        engines = {
+            spec.name: Engine(
+                spec,
+                run_dir=folder,
+                log=_log_file(spec, self.config.port),
+                on_change=functools.partial(self._changed, offer.name),
+                patience=Patience(start=offer.served.settings.start_timeout),
+            )
+            for spec in offer.plan.engines
+        }
+        self.arbiter.homes[offer.name] = Home(tuple(engines.values()))
+        return Pool(offer.name, offer.plan.context, int(time.time()), engines)
+
+    def _changed(self, name: str, engine: Engine) -> None:
         cause = engine.cause if engine.state is State.FAILED else None
-        self.gate.engine_changed(engine.spec.name, standing, cause)
-        if all(e.state not in (State.STARTING, State.CRASHED) for e in self.engines.values()):
-            self._settled.set()
+        self.gate.engine_changed(name, engine.spec.name, standing_of(engine), cause)
+        self.arbiter.changed(name)
+        self._moved()
+
+    def _moved(self) -> None:
+        """Has everything that is to be loaded at the start been loaded, or failed?"""
+        for model in self.gate.models.values():
+            if not model.spec.preload:
+                continue
+            engines = self.pools[model.name].engines.values()
+            if model.asked_at is not None or model.residency is Residency.LOADING:
+                return
+            if any(engine.state in (State.STARTING, State.CRASHED) for engine in engines):
+                return
+        self._settled.set()
+
+
+def _limits(config: ServeConfig, keys: Sequence[Key]) -> Limits:
+    caps = tuple((key.name, key.max_in_flight) for key in keys if key.max_in_flight is not None)
+    return Limits(config.max_waiting, config.max_wait, config.max_wait_boost, caps)
+
+
+def _rules(config: ServeConfig) -> Rules:
+    return Rules(config.protect, config.min_residency, config.max_hold)
 
 
 class _Uvicorn(uvicorn.Server):

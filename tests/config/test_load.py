@@ -43,6 +43,19 @@ def test_an_empty_file_is_no_settings(tmp_path: Path) -> None:
         ("max_wait: soon\n", ":1: max_wait: "),
         ("draft: magic\n", ":1: draft: input should be 'ngram'"),
         ("llama_server: /nowhere/llama-server\n", "/nowhere/llama-server does not exist"),
+        (
+            "default_tier: pro\n",
+            ":1: default_tier: there is no tier 'pro'; tiers are paid, subscriber, free, background",
+        ),
+        ("log_format: jsn\n", ":1: log_format: input should be 'auto', 'human' or 'json'; did you mean json?"),
+        ("memory: 80%\n", ":1: memory: '80%' is not a size"),
+        ("device: [cpu, vulcan]\n", ":1: device[1]: unknown device 'vulcan'; did you mean vulkan?"),
+        ("device: cpu,vulcan\n", ":1: device: unknown device 'vulcan'"),
+        ("alias: qwen:8b\n", ":1: alias: a model's name has no colon"),
+        ("max-wait: 1\nmax_wait: 2\n", ":2: max_wait is set twice, first on line 1"),
+        ("keys: {name: a}\n", ":1: keys: it is a list"),
+        ("keys:\n- a\n", ":2: keys[0]: settings stand below it"),
+        ("pin: true\nidle_unload: 1m\n", ":2: idle_unload: a pinned model never leaves"),
         ("port: 1\nport: 2\n", ":2: port is set twice, first on line 1"),
         ("- a\n- b\n", "a config file holds settings"),
         ("just words\n", "a config file holds settings"),
@@ -66,6 +79,76 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert any(line.startswith("--port (or ONEBIT_PORT): ") for line in lines)
 
 
+def test_mistakes_stand_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    text = (
+        "models:\n  a: {path: demo, prot: 1}\nprotect: 10 min\nkeys:\n- {name: a, tier: no, key: k}\nmemory: 24 gigs\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load({"port": "x"}, write(tmp_path, text))
+    assert [line.split(": ")[0].rpartition(":")[2] for line in caught.value.message.splitlines()] == [
+        "--port (or ONEBIT_PORT)",
+        *("2", "3", "5", "6"),
+    ]
+
+
+def test_the_settings_of_the_server(tmp_path: Path) -> None:
+    text = "memory: 24GiB\nprotect: 2m\nmin-residency: 0\nmax_hold: 10s\nmax_wait_boost: 5m\nlog_format: json\n"
+    config = load({}, write(tmp_path, text))
+    assert (config.memory, config.protect, config.min_residency) == (24 << 30, 120, 0)
+    assert (config.max_hold, config.max_wait_boost, config.log_format) == (10, 300, "json")
+    plain = load({})
+    assert (plain.memory, plain.protect, plain.min_residency, plain.max_hold) == (None, 60, 5, 30)
+    assert (plain.max_wait_boost, plain.log_format, plain.default_tier) == (None, "auto", None)
+
+
+def test_names_are_text_however_yaml_reads_them(tmp_path: Path) -> None:
+    text = "models:\n  on: {path: demo}\n  70: {path: demo}\n  null: {path: demo}\n  a-b: {path: demo, ctx-size: 64}\n"
+    served = load({}, write(tmp_path, text)).served()
+    assert [model.name for model in served] == ["on", "70", "null", "a-b"]
+    assert served[-1].settings.ctx_size == 64
+
+
+def test_what_is_shared_in_yaml_may_be_set_again_beside_it(tmp_path: Path) -> None:
+    text = """\
+models:
+  a: &base {path: demo, ctx_size: 64, threads: 1}
+  b: {<<: *base, ctx_size: 128}
+  c: {<<: [*base], ctxsize: 1}
+"""
+    with pytest.raises(ConfigError, match=r":4: models\.c\.ctxsize: there is no such setting; did you mean ctx_size"):
+        load({}, write(tmp_path, text))
+    a, b = load({}, write(tmp_path, text[: text.index("  c:")])).served()
+    assert (a.settings.ctx_size, b.settings.ctx_size, b.settings.threads) == (64, 128, (1,))
+
+
+def test_a_byte_order_mark_is_no_setting(tmp_path: Path) -> None:
+    file = tmp_path / "onebit.yaml"
+    file.write_bytes(b"\xef\xbb\xbfport: 1\r\n")
+    assert load({}, file).port == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &a [*a]\n", "a: there is no such setting"),
+        ("models: &m\n  a: *m\n", "there is no such setting"),
+        ("? [a, b]\n: 1\n", ":1: the name of a setting is plain text"),
+        ("<<: 5\n", ":1: not valid YAML: expected a mapping"),
+        ("models:\n  <<: {a: {path: demo}}\n  b: {paht: demo}\n", ":3: models.b.paht: "),
+        ("a: " + "[" * 3000 + "]" * 3000, "onebit.yaml"),
+        ("a: &a [x,x,x,x,x,x,x,x]\n" + "".join(
+            f"{n}: &{n} [{','.join(['*' + m] * 8)}]\n" for m, n in zip("abcdefgh", "bcdefghi", strict=True)
+        ), "it has over 100,000 settings"),
+        ("port: 1\n" + "# " + "x" * (1 << 20), "over 1 MiB"),
+    ],
+    ids=["itself", "models-in-itself", "list-as-name", "merged-number", "merged-models", "deep", "laughs", "large"],
+)  # fmt: skip
+def test_odd_yaml_is_a_message_too(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load({}, write(tmp_path, text))
+    assert message in caught.value.message
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         load({}, tmp_path / "no.yaml")
@@ -76,22 +159,3 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     file.write_bytes(b"GGUF\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot read config file"):
         load({}, file)
-
-
-def test_keys_come_from_the_setting_and_from_a_file(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("# shop\none\n\n two \n")
-    assert load({"api_key": "a, b", "api_key_file": str(keys)}).keys() == ("a", "b", "one", "two")
-    assert load({}).keys() == ()
-
-
-def test_an_empty_key_is_a_mistake_not_an_open_door(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("\n")
-    for given in ({"api_key_file": str(keys)}, {"api_key": " , "}):
-        with pytest.raises(ConfigError, match="empty"):
-            load(given).keys()
-
-
-def test_a_key_is_not_shown(tmp_path: Path) -> None:
-    assert "hunter2" not in repr(load({"api_key": "hunter2"}))

@@ -51,7 +51,8 @@ def decide(
             raise NoBuild(f"no llama-server for {device}")
         return known[device.kind]
 
-    return plan(load({"model": "/m/qwen.gguf", **given}), info, find, lambda path: replace(info, path=path), cores)
+    [served] = load({"model": "/m/qwen.gguf", **given}).served()
+    return plan(served.settings, info, find, lambda path: replace(info, path=path), cores)
 
 
 def shape(decided: Plan) -> list[tuple[str, int, int]]:
@@ -100,6 +101,20 @@ def test_adaptive_on_one_device_is_two_engines_on_it() -> None:
 )
 def test_slots_of_two_engines(given: dict[str, Any], slots: list[int]) -> None:
     assert [e.slots for e in decide(adaptive=True, **given).engines] == slots
+
+
+def test_every_engine_may_have_its_own_layers_and_threads() -> None:
+    engines = decide(device="vulkan,rocm", n_gpu_layers=[10, None], threads="2,3", parallel=[None, 2]).engines
+    assert [(e.slots, e.gpu_layers, e.threads) for e in engines] == [(4, 10, 2), (2, None, 3)]
+    both = decide(device="vulkan,rocm", n_gpu_layers="7", threads=[None, 3]).engines
+    assert [(e.gpu_layers, e.threads) for e in both] == [(7, 4), (7, 3)]
+    with pytest.raises(ConfigError, match=r"--threads 1,2: there are fewer engines \(1\)"):
+        decide(device="vulkan", threads="1,2")
+
+
+@pytest.mark.parametrize(("parallel", "slots"), [([4, None], [4, 16]), ([None, 12], [8, 12])])
+def test_an_engine_without_slots_of_its_own_has_the_usual_ones(parallel: list[int | None], slots: list[int]) -> None:
+    assert [e.slots for e in decide(adaptive=True, parallel=parallel).engines] == slots
 
 
 def test_two_devices_without_adaptive_share_the_load_evenly() -> None:
@@ -178,12 +193,6 @@ def test_a_batch_for_mean_pooling_divides_among_the_slots() -> None:
     assert (engine.batch, engine.pooling) == (1026, "mean")
     own = decide(info=replace(MODEL, embedding=True)).engines[0]
     assert own.embeddings and own.pooling is None  # an embedding model knows how it pools
-
-
-def test_an_open_door_is_told() -> None:
-    assert "anyone who can reach" in decide(host="0.0.0.0").notes[0]  # noqa: S104
-    assert decide(host="0.0.0.0", api_key="k").notes == ()  # noqa: S104
-    assert decide().notes == ()
 
 
 def test_every_device_of_a_build_by_its_index() -> None:

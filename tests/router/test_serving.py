@@ -283,6 +283,7 @@ async def _key_file(key: str) -> anyio.Path:
 
     file = anyio.Path(tempfile.mkdtemp()) / "keys"
     await file.write_text(key + "\n")
+    await file.chmod(0o600)
     return file
 
 

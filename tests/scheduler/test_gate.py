@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 import pytest
@@ -13,15 +14,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onebit.errors import InvalidRequest, QueueFull, Unavailable, WaitTooLong
+from onebit.memory.residency import Step
 from onebit.scheduler.choose import EngineView, Need, Standing
-from onebit.scheduler.gate import Gate, Lease
-from onebit.scheduler.slots import SlotLedger
+from onebit.scheduler.gate import Gate, Limits
+from onebit.scheduler.lease import Ask, Lease
+from onebit.scheduler.model import Model, ModelSpec
+from onebit.tiers import Tier
 
 pytestmark = pytest.mark.anyio
 
 
-def make(*engines: EngineView, max_waiting: int = 100, max_wait: float = 1000) -> Gate:
-    return Gate(SlotLedger(engines or [EngineView("a", 1)]), max_waiting=max_waiting, max_wait=max_wait)
+def resident(spec: ModelSpec) -> Model:
+    model = Model(spec)
+    model.step(Step.LOAD)
+    model.step(Step.LOADED)
+    return model
+
+
+def make(*engines: EngineView, max_waiting: int = 100, max_wait: float = 1000, **more: Any) -> Gate:
+    model = resident(ModelSpec("m", engines or (EngineView("a", 1),), {}, frozenset({"card"})))
+    return Gate([model], Limits(max_waiting, max_wait), **more)
 
 
 @dataclass
@@ -31,6 +43,8 @@ class Client:
     gate: Gate
     need: Need = field(default_factory=Need)
     left: str | None = None
+    tier: Tier = Tier.FREE
+    key: str = ""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     go: anyio.Event = field(default_factory=anyio.Event)
     lease: Lease | None = None
@@ -40,7 +54,8 @@ class Client:
     async def run(self) -> None:
         with self.scope:
             try:
-                async with self.gate.admit(self.need, left=self.left) as lease:
+                ask = Ask("m", self.need, self.tier, self.key)
+                async with self.gate.admit(ask, left=self.left) as lease:
                     self.lease = lease
                     await self.go.wait()
             except (QueueFull, Unavailable, WaitTooLong, InvalidRequest) as error:
@@ -66,7 +81,7 @@ async def clients(gate: Gate, *given: Client) -> AsyncIterator[list[Client]]:
         yield list(given)
         group.cancel_scope.cancel()
     gate.check_invariants()
-    assert gate.ledger.in_use == 0
+    assert gate.in_use == 0
     assert gate.waiting == 0
 
 
@@ -95,7 +110,7 @@ async def test_the_slot_is_handed_over_before_anyone_else_can_look() -> None:
     async with clients(gate, Client(gate), Client(gate)) as (first, second):
         first.go.set()
         await checkpoint()  # first leaves its block; second has not run yet
-        assert gate.ledger.claim(Need()) is None
+        assert gate.models["m"].slots.claim(Need()) is None
         await settle()
         assert second.holds
 
@@ -193,9 +208,9 @@ async def test_the_deadline_refuses_with_503() -> None:
 async def test_retry_after_follows_the_rate_at_which_slots_come_free() -> None:
     """Ten releases, 2 s apart, three in line: a fourth waits about 8 s."""
     now = 0.0
-    gate = Gate(SlotLedger([EngineView("a", 1)]), max_waiting=3, max_wait=1000, clock=lambda: now)
+    gate = make(max_waiting=3, clock=lambda: now)
     for _ in range(10):
-        async with gate.admit(Need()):
+        async with gate.admit(Ask("m")):
             now += 2
     async with clients(gate, *(Client(gate) for _ in range(5))) as queue:
         assert isinstance(queue[4].error, QueueFull)
@@ -223,7 +238,7 @@ async def test_waiting_for_an_engine_that_starts() -> None:
     gate = make(EngineView("a", 1, standing=Standing.COMING))
     async with clients(gate, Client(gate)) as (client,):
         assert not client.holds
-        gate.engine_changed("a", Standing.OPEN)
+        gate.engine_changed("m", "a", Standing.OPEN)
         await settle()
         assert client.holds
 
@@ -231,20 +246,20 @@ async def test_waiting_for_an_engine_that_starts() -> None:
 async def test_when_the_last_engine_is_given_up_everyone_is_told_why() -> None:
     gate = make(EngineView("a", 1, standing=Standing.COMING))
     async with clients(gate, Client(gate), Client(gate)) as queue:
-        gate.engine_changed("a", Standing.GONE, "there is no device vulkan here")
+        gate.engine_changed("m", "a", Standing.GONE, "there is no device vulkan here")
         await settle()
         for client in queue:
             assert isinstance(client.error, Unavailable)
             assert "there is no device vulkan here" in client.error.message
         with pytest.raises(Unavailable, match="no device vulkan"):
-            async with gate.admit(Need()):
+            async with gate.admit(Ask("m")):
                 pass
 
 
 async def test_logprobs_are_refused_when_every_engine_drafts() -> None:
     gate = make(EngineView("mtp", 1, drafting=True))
     with pytest.raises(InvalidRequest, match="logprobs") as caught:
-        async with gate.admit(Need(plain=True)):
+        async with gate.admit(Ask("m", Need(plain=True))):
             pass
     assert caught.value.param == "logprobs"
 
@@ -295,7 +310,7 @@ async def _schedule(steps: list[tuple[str, int, bool]]) -> None:
             elif what == "tick":
                 await settle()
             elif what == "engine":
-                gate.engine_changed(engines[number].name, Standing.OPEN if flag else Standing.COMING)
+                gate.engine_changed("m", engines[number].name, Standing.OPEN if flag else Standing.COMING)
             elif crowd:
                 client = crowd[number % len(crowd)]
                 if what == "finish":
@@ -307,13 +322,13 @@ async def _schedule(steps: list[tuple[str, int, bool]]) -> None:
             gate.check_invariants()
         await settle()
         gate.check_invariants()
-        held = sum(c.lease.claim.slots for c in crowd if c.lease is not None and not c.ended)
-        assert held == gate.ledger.in_use
+        held = sum(c.lease.slots for c in crowd if c.lease is not None and not c.ended)
+        assert held == gate.in_use
         for engine in engines:
-            gate.engine_changed(engine.name, Standing.OPEN)
+            gate.engine_changed("m", engine.name, Standing.OPEN)
         for client in crowd:
             client.go.set()
         await anyio.wait_all_tasks_blocked()
         assert all(c.ended for c in crowd), "somebody waits although everything is free"
     gate.check_invariants()
-    assert gate.ledger.in_use == 0 and gate.waiting == 0
+    assert gate.in_use == 0 and gate.waiting == 0

@@ -1,21 +1,13 @@
-"""`onebit serve`: from the command line to a running server, and what a person sees on the way."""
+"""`onebit serve`: its flags. What it does is in serve_run.py."""
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from onebit.config.schema import ServeConfig
-    from onebit.engines.device import Build, Device
-
-_MODEL, _ENGINES, _ENDPOINT = "Model", "Engines", "Endpoint"
+_MODEL, _ENGINES, _MEMORY, _KEYS, _ENDPOINT = "Model", "Engines", "Memory", "Keys and tiers", "Endpoint"
 
 
 def _opt(*names: str, help: str, panel: str, metavar: str | None = None) -> Any:
@@ -116,15 +108,17 @@ def serve(
         int | None, _opt("--draft-max", help="Tokens drafted at most (default 3, ngram 16).", panel=_ENGINES)
     ] = None,
     n_gpu_layers: Annotated[
-        int | None, _opt("--n-gpu-layers", "-ngl", help="Layers on the GPU (default all).", panel=_ENGINES)
+        str | None,
+        _opt("--n-gpu-layers", "-ngl", help="Layers on the GPU (default all).", panel=_ENGINES, metavar="N"),
     ] = None,
     threads: Annotated[
-        int | None,
+        str | None,
         _opt(
             "--threads",
             "-t",
             help="CPU threads of each engine (default the cores but one, shared out).",
             panel=_ENGINES,
+            metavar="N",
         ),
     ] = None,
     batch_size: Annotated[
@@ -139,23 +133,72 @@ def serve(
         str | None,
         _opt("--start-timeout", help="Time to load a model (default 15m).", panel=_ENGINES, metavar="TIME"),
     ] = None,
+    # --- memory
+    memory: Annotated[
+        str | None,
+        _opt("--memory", help="Memory models may take (default what there is).", panel=_MEMORY, metavar="SIZE"),
+    ] = None,
+    idle_unload: Annotated[
+        str | None,
+        _opt("--idle-unload", help="Unload after this time unused (default never).", panel=_MEMORY, metavar="TIME"),
+    ] = None,
+    preload: Annotated[
+        bool | None,
+        _opt("--preload/--no-preload", help="Load at the start (default), or at the first request.", panel=_MEMORY),
+    ] = None,
+    pin: Annotated[
+        bool | None,
+        _opt("--pin/--no-pin", help="Never unload (default without --idle-unload).", panel=_MEMORY),
+    ] = None,
+    protect: Annotated[
+        str | None,
+        _opt("--protect", help="Keep a model from lower tiers so long (default 1m).", panel=_MEMORY, metavar="TIME"),
+    ] = None,
+    min_residency: Annotated[
+        str | None,
+        _opt("--min-residency", help="A loaded model stays so long (default 5s).", panel=_MEMORY, metavar="TIME"),
+    ] = None,
+    max_hold: Annotated[
+        str | None,
+        _opt("--max-hold", help="Pass over a waiting model so long (default 30s).", panel=_MEMORY, metavar="TIME"),
+    ] = None,
+    # --- keys and tiers
+    api_key: Annotated[
+        str | None,
+        _opt(
+            "--api-key",
+            help="Key clients must send, of tier paid. Better: ONEBIT_API_KEY, for `ps` shows this one.",
+            panel=_KEYS,
+        ),
+    ] = None,
+    api_key_file: Annotated[
+        str | None,
+        _opt("--api-key-file", help="File with one key a line, mode 0600.", panel=_KEYS, metavar="FILE"),
+    ] = None,
+    default_tier: Annotated[
+        str | None,
+        _opt(
+            "--default-tier",
+            help="Tier without a key: paid, subscriber, free, background; none refuses (default with keys).",
+            panel=_KEYS,
+            metavar="TIER",
+        ),
+    ] = None,
+    max_wait_boost: Annotated[
+        str | None,
+        _opt(
+            "--max-wait-boost",
+            help="A request that waited so long goes first (default never).",
+            panel=_KEYS,
+            metavar="TIME",
+        ),
+    ] = None,
     # --- the endpoint
     host: Annotated[
         str | None, _opt("--host", help="Address to listen on (default 127.0.0.1).", panel=_ENDPOINT)
     ] = None,
     port: Annotated[
         int | None, _opt("--port", "-p", help="Port (default 8080); 0: any free one.", panel=_ENDPOINT)
-    ] = None,
-    api_key: Annotated[
-        str | None,
-        _opt(
-            "--api-key",
-            help="Key clients must send. Better: ONEBIT_API_KEY, for `ps` shows this one.",
-            panel=_ENDPOINT,
-        ),
-    ] = None,
-    api_key_file: Annotated[
-        str | None, _opt("--api-key-file", help="File with one key a line.", panel=_ENDPOINT, metavar="FILE")
     ] = None,
     max_waiting: Annotated[
         int | None,
@@ -173,16 +216,21 @@ def serve(
         str | None,
         _opt(
             "--grace",
-            help="Time running requests get after Ctrl-C (default 30s).",
+            help="Time running requests get after Ctrl-C, or when their model must go (default 30s).",
             panel=_ENDPOINT,
             metavar="TIME",
         ),
     ] = None,
+    log_format: Annotated[
+        str | None,
+        _opt("--log-format", help="human, json or auto (default).", panel=_ENDPOINT, metavar="FORMAT"),
+    ] = None,
 ) -> None:
-    """Serve a model to many users through one OpenAI-compatible endpoint.
+    """Serve models to many users through one OpenAI-compatible endpoint.
 
     Every flag is also an environment variable (ONEBIT_PARALLEL) and a key in the --config file (parallel);
     the flag wins, then the environment, then the file. What stands after -- goes to llama-server untouched.
+    Several models, and API keys with a tier each, are written in the file.
 
     \b
     onebit serve                                   a small demo model on the CPU
@@ -190,6 +238,7 @@ def serve(
     onebit serve -m qwen.gguf --adaptive           two engines, one for the crowd
     onebit serve -m qwen.gguf --mtp                fastest for one person
     onebit serve -m qwen.gguf -- --temp 0.2        more flags for llama-server
+    onebit serve --config onebit.yaml              several models, keys and tiers
     """
     given = {
         name: value
@@ -202,69 +251,6 @@ def serve(
         given["model"] = model_argument
     if context.obj:
         given["engine_args"] = list(context.obj)
-    raise typer.Exit(_run(given, config))
+    from onebit.commands.serve_run import run
 
-
-def _run(given: dict[str, Any], file: Path | None) -> int:
-    import anyio
-
-    from onebit.commands import console
-    from onebit.commands.progress import progress
-    from onebit.commands.serve_display import home_as_tilde, show_draining, show_start
-    from onebit.config.load import load
-    from onebit.engines.plan import plan
-    from onebit.engines.run_folder import run_folder
-    from onebit.models.gguf_file import inspect
-    from onebit.models.pull import resolve
-    from onebit.router.listen import listen
-    from onebit.serve import Ending, Server
-
-    if os.environ.get("ONEBIT_API_KEY") == "":
-        given.setdefault("api_key", "")  # Click takes an empty variable for none: that would be an open door
-    config = load(given, file)
-    keys = config.keys()
-    listener = listen(config.host, config.port)
-    with progress() as report:
-        path = resolve(config.model, report)
-    if config.alias is None and config.model == "demo":
-        config = config.model_copy(update={"alias": "demo"})
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    decided = plan(config, inspect(path), _finder(config), inspect, cores)
-    for spec in decided.engines:
-        where = f"engine {spec.name}: {home_as_tilde(spec.build.path)}\n  ({spec.build.origin})"
-        console.err().print(where, style="dim", soft_wrap=True, markup=False)
-
-    async def run(folder: Path) -> Ending:
-        server = Server(config, decided, keys, listener, folder)
-        return await server.run(show_start, show_draining)
-
-    with run_folder() as folder:
-        ending = anyio.run(run, folder, backend_options={"use_uvloop": True})
-    if ending is Ending.CUT:
-        console.err().print("stopped; requests that were still running were cut off")
-    return ending.value
-
-
-def _finder(config: ServeConfig) -> Callable[[Device], Build]:
-    """find_build, each device once; where nothing serves the CPU and somebody is there to ask, it offers to compile."""
-    from functools import cache
-
-    from onebit.commands import console, engines
-    from onebit.engines.builds import find_build
-    from onebit.engines.device import DeviceKind
-    from onebit.errors import NoBuild
-
-    @cache
-    def find(device: Device) -> Build:
-        try:
-            return find_build(device, config.llama_server)
-        except NoBuild as error:
-            if config.llama_server or device.kind is not DeviceKind.CPU or not sys.stdin.isatty():
-                raise
-            console.err().print(f"{error.message}.", markup=False)
-            if not typer.confirm("Compile one now? (about 5 minutes on two cores)", default=True, err=True):
-                raise
-            engines.build_engine(device.kind)
-            return find_build(device)
-
-    return find
+    raise typer.Exit(run(given, config))

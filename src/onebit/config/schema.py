@@ -1,167 +1,169 @@
 """Every setting of `onebit serve`, once: its type, its bounds, its default, what it does.
 
 A setting has one name. `max_wait` is `max_wait` in onebit.yaml, `--max-wait` on the command line and
-`ONEBIT_MAX_WAIT` in the environment; the documentation is generated from here.
+`ONEBIT_MAX_WAIT` in the environment; the documentation is generated from here. `keys` and `models` are too large for
+a flag and stand in the file only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, model_validator
 
-from onebit.errors import ConfigError
+from onebit.config.keys_section import KeyEntry, unique_names
+from onebit.config.model_settings import ModelSettings
+from onebit.config.models_section import ModelEntry
+from onebit.config.problems import problems
+from onebit.config.source import Loc, Source
+from onebit.config.types import File, ModelName, Seconds, Size, TierOrNone
+from onebit.errors import OnebitError
+from onebit.tiers import TIERS, Tier
 
-_MAX_SLOTS = 1024  # a bound against typing errors: each slot costs a KV cache
-
-
-def _split(value: object) -> object:
-    """`a,b` on a command line is `[a, b]` in YAML; a single value is a list of one."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    if isinstance(value, int):
-        return [value]
-    return value
-
-
-def _bytes(value: object) -> object:
-    """`64MiB`, `64M` or a number of bytes."""
-    if not isinstance(value, str):
-        return value
-    units = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-    text = value.strip().lower().removesuffix("b").removesuffix("i")
-    number, unit = (text[:-1], text[-1]) if text and text[-1] in units else (text, "")
-    try:
-        return int(float(number) * units[unit])
-    except (ValueError, OverflowError):
-        raise ValueError("a size is a number with an optional unit: 64MiB, 512K, 1G") from None
+FILE_ONLY = ("keys", "models")
+"""Settings without a flag and a variable."""
 
 
-def _seconds(value: object) -> object:
-    """`90`, `90s`, `2m` or `1h`."""
-    units = {"s": 1, "m": 60, "h": 3600}
-    if isinstance(value, str) and value.strip() and value.strip()[-1] in units:
-        text = value.strip()
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One of the models to serve. Equal ones need no restart when the config is read again."""
+
+    name: str  # as clients call it; of `--model` without an alias, a guess until the file is there
+    settings: ModelSettings
+    place: str = field(default="", compare=False)  # where the file sets it: "onebit.yaml:9: models.chat"
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        """What goes wrong inside (a missing device, a broken file) is told with the line that asks for it."""
         try:
-            return float(text[:-1]) * units[text[-1]]
-        except ValueError:
-            raise ValueError("a time is a number with an optional unit: 90, 90s, 2m, 1h") from None
-    return value
+            yield
+        except OnebitError as error:
+            if self.place:
+                error.message = f"{self.place}: {error.message}"
+                error.args = (error.message,)
+            raise
 
 
-def _is_file(path: Path) -> Path:
-    if not path.exists():
-        raise ValueError(f"{path} does not exist")
-    return path
+class ServeConfig(ModelSettings):
+    """The settings of `onebit serve`; those of a model stand for the one of `--model`, or for all below `models:`."""
 
-
-def _home(value: object) -> object:
-    return Path(value).expanduser() if isinstance(value, str) else value
-
-
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400)]
-Size = Annotated[int, BeforeValidator(_bytes), Field(ge=1024, le=1 << 40)]
-File = Annotated[Path, BeforeValidator(_home), AfterValidator(_is_file)]
-
-
-class ServeConfig(BaseModel):
-    """The settings of `onebit serve`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    # --- the model
-    model: Annotated[str, Field(min_length=1, description="GGUF file, `demo`, `hf:owner/repo:quant` or URL")] = "demo"
-    alias: Annotated[
-        str | None,
-        Field(min_length=1, max_length=128, description="the model's name for clients; default: the file's name"),
+    memory: Annotated[
+        Size | None,
+        Field(description="memory that models may take in all; default: what each device reports, less a reserve"),
     ] = None
-    ctx_size: Annotated[
-        int | None,
+    protect: Annotated[
+        Seconds, Field(description="time a model is kept from lower tiers after it served a request of a higher one")
+    ] = 60.0
+    min_residency: Annotated[Seconds, Field(description="time a loaded model stays at least")] = 5.0
+    max_hold: Annotated[
+        Seconds, Field(description="time the longest-waiting model may be passed over for requests to loaded ones")
+    ] = 30.0
+
+    default_tier: Annotated[
+        TierOrNone | None,
         Field(
-            ge=0,
-            le=1 << 24,
-            description="tokens of context in EACH slot; 0: as many as the model was trained for",
+            description="tier of a request without a key: paid, subscriber, free, background, or none to refuse it;"
+            " default: none where there are keys, else free"
         ),
     ] = None
-    lora: Annotated[
-        tuple[str, ...],
-        BeforeValidator(_split),
-        Field(description="LoRA adapter file(s) to apply, each `FILE` or `FILE:SCALE`"),
+    keys: Annotated[
+        tuple[KeyEntry, ...],
+        AfterValidator(unique_names),
+        Field(max_length=10_000, description="API keys with a tier each"),
     ] = ()
-    embeddings: Annotated[bool, Field(description="offer /v1/embeddings too")] = False
+    api_key: Annotated[SecretStr | None, Field(description="key(s) of tier paid, comma-separated")] = None
+    api_key_file: Annotated[
+        File | None, Field(description="file with one key of tier paid a line, readable by its owner only")
+    ] = None
 
-    # --- the engines
-    device: Annotated[
-        tuple[str, ...],
-        BeforeValidator(_split),
-        Field(
-            max_length=8,
-            description="where to run: cpu, vulkan, rocm, cuda, metal, with an index vulkan:1; several share the load"
-            " evenly, two with adaptive are first and overflow",
-        ),
-    ] = ()
-    parallel: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=_MAX_SLOTS)], ...],
-        BeforeValidator(_split),
-        Field(max_length=8, description="slots that decode together; `8,16` for the two engines of adaptive"),
-    ] = ()
-    adaptive: Annotated[bool, Field(description="two engines: the first fills, the second takes the overflow")] = False
-    adaptive_at: Annotated[
-        int,
-        Field(ge=1, le=_MAX_SLOTS, description="requests on the first engine before the second is used"),
-    ] = 8
-    mtp: Annotated[bool, Field(description="multi-token prediction: the model's own head drafts tokens")] = False
-    mtp_model: Annotated[File | None, Field(description="a head-only GGUF to draft with; implies mtp")] = None
-    draft: Annotated[
-        Literal["ngram"] | None, Field(description="draft without a head: ngram repeats what came before")
-    ] = None
-    draft_max: Annotated[
-        int | None,
-        Field(ge=1, le=64, description="tokens drafted at most; default: 3 with mtp, 16 with ngram"),
-    ] = None
-    n_gpu_layers: Annotated[int | None, Field(ge=0, le=9999, description="layers on the GPU; default: all")] = None
-    threads: Annotated[
-        int | None,
-        Field(ge=1, le=1024, description="CPU threads of each engine; default: the cores but one, shared out"),
-    ] = None
-    batch_size: Annotated[
-        int | None,
-        Field(
-            ge=32,
-            le=16384,
-            description="prompt tokens worked off in one go; default: 128 on a CPU, 512 on a GPU",
-        ),
-    ] = None
-    llama_server: Annotated[File | None, Field(description="a llama-server executable to use")] = None
-    start_timeout: Annotated[Seconds, Field(description="seconds an engine may take to load its model")] = 900.0
-    engine_args: Annotated[tuple[str, ...], Field(description="further arguments for llama-server, untouched")] = ()
+    models: Annotated[
+        dict[ModelName, ModelEntry], Field(max_length=1024, description="several models instead of one")
+    ] = {}  # noqa: RUF012  pydantic copies it
 
-    # --- the endpoint
     host: Annotated[str, Field(min_length=1, description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535, description="port to listen on; 0: any free one")] = 8080
-    api_key: Annotated[SecretStr | None, Field(description="key(s) clients must send, comma-separated")] = None
-    api_key_file: Annotated[File | None, Field(description="file with one key a line")] = None
     max_waiting: Annotated[
         int, Field(ge=0, le=1_000_000, description="requests that may wait in line before new ones get 429")
     ] = 1024
     max_wait: Annotated[Seconds, Field(description="time a request may wait for a slot before it gets 503")] = 600.0
+    max_wait_boost: Annotated[
+        Seconds | None,
+        Field(description="time in line after which a request is lifted above its tier; default: never"),
+    ] = None
     max_body: Annotated[Size, Field(description="largest request body")] = 64 << 20
-    grace: Annotated[Seconds, Field(description="time running requests get to finish after the first Ctrl-C")] = 30.0
+    grace: Annotated[
+        Seconds,
+        Field(
+            description="time running requests get to finish after the first Ctrl-C, and when their model must make"
+            " room"
+        ),
+    ] = 30.0
+    log_format: Annotated[
+        Literal["auto", "human", "json"],
+        Field(description="a line for each request: human, json, or auto: human on a terminal, else json"),
+    ] = "auto"
 
-    def keys(self) -> tuple[str, ...]:
-        """All API keys. Raises ConfigError when the key file cannot be read or holds none."""
-        keys = [k.strip() for k in self.api_key.get_secret_value().split(",")] if self.api_key is not None else []
-        if self.api_key_file:
-            try:
-                lines = self.api_key_file.read_text().splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"cannot read the key file {self.api_key_file}: {error}") from None
-            keys += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-        keys = [k for k in keys if k]
-        if not keys and (self.api_key is not None or self.api_key_file is not None):
-            raise ConfigError(
-                "an API key was asked for, but it is empty",
-                hint="set ONEBIT_API_KEY or put one key a line into the key file; without either the server is open",
+    _source: Source = PrivateAttr(default_factory=Source)
+
+    @property
+    def source(self) -> Source:
+        """Where the settings stand."""
+        return self._source
+
+    def read_from(self, source: Source) -> Self:
+        """The same settings, which stand in `source`."""
+        self._source = source
+        return self
+
+    @property
+    def has_keys(self) -> bool:
+        """Is any API key asked for? Whether they can be read is for `read_keys` to say."""
+        return bool(self.keys) or self.api_key is not None or self.api_key_file is not None
+
+    @property
+    def keyless_tier(self) -> Tier | None:
+        """The tier of a request without a key; None: it is refused. Where there are keys the door is shut."""
+        if self.default_tier is None:
+            return None if self.has_keys else Tier.FREE
+        return TIERS.get(self.default_tier)
+
+    def served(self) -> tuple[ServedModel, ...]:
+        """The models to serve: those of `models:`, or the one of `--model`, which is loaded at once and stays."""
+        if self.models:
+            return tuple(
+                ServedModel(name, entry.over(name, self), self._source.place(("models", name)))
+                for name, entry in self.models.items()
             )
-        return tuple(keys)
+        values = {name: getattr(self, name) for name in ModelSettings.model_fields}
+        values["preload"] = self.preload is not False
+        values["pin"] = self.idle_unload is None if self.pin is None else self.pin
+        values["alias"] = self.alias or ("demo" if self.model == "demo" else None)
+        place = self._source.place(("model",)) if self._source.from_file("model") else ""
+        return (ServedModel(values["alias"] or _stem(self.model), ModelSettings.model_construct(**values), place),)
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        wrong: list[tuple[Loc, str]] = []
+        if self.models:
+            wrong = [
+                (("models",), f"the models are named here, so {name} must not be set too")
+                for name in ("model", "alias")
+                if name in self.model_fields_set
+            ]
+        if self.default_tier == "none" and not self.has_keys:
+            wrong.append((("default_tier",), "none refuses every request without a key, and there are no keys"))
+        if self.pin and self.idle_unload is not None and not self.models:
+            wrong.append((("idle_unload",), "a pinned model never leaves: choose pin or idle_unload"))
+        if wrong:
+            raise problems("config", wrong)
+        return self
+
+
+def _stem(model: str) -> str:
+    """A name for what is not fetched yet: `qwen` of qwen.gguf, of hf:me/qwen:Q4 and of https://x/qwen.gguf?y."""
+    text = model.removeprefix("hf:").split(":")[0] if model.startswith("hf:") else model.split("?")[0]
+    return Path(text.rstrip("/")).stem or model

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onebit.config.schema import ServeConfig
+from onebit.config.model_settings import ModelSettings
+from onebit.config.types import lora_parts
 from onebit.engines.device import Build, Device, DeviceKind
 from onebit.engines.spec import Adapter, Draft, DraftKind, EngineSpec
 from onebit.errors import ConfigError, ModelFileError, NoBuild
@@ -43,24 +43,28 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def plan(config: ServeConfig, info: ModelInfo, find: Find, inspect: Callable[[Path], ModelInfo], cores: int) -> Plan:
+def plan(
+    settings: ModelSettings, info: ModelInfo, find: Find, inspect: Callable[[Path], ModelInfo], cores: int
+) -> Plan:
     """Decide the engines. `cores`: CPU cores this process may use.
 
     Raises ConfigError (settings that contradict each other or the model), ModelFileError, NoBuild.
     """
     _check_model(info)
-    _check_engine_args(config)
-    draft = _draft(config, info, inspect)
-    adapters = _adapters(config, info, inspect)
-    context = _context(config, info)
-    chosen = _devices(config, find)
-    slots = _slots(config, len(chosen), draft)
-    alias = config.alias or info.path.stem
+    _check_engine_args(settings)
+    draft = _draft(settings, info, inspect)
+    adapters = _adapters(settings, info, inspect)
+    context = _context(settings, info)
+    chosen = _devices(settings, find)
+    slots = _slots(settings, len(chosen), draft)
+    threads = _each("--threads", settings.threads, len(chosen))
+    gpu_layers = _each("--n-gpu-layers", settings.n_gpu_layers, len(chosen))
+    alias = settings.alias or info.path.stem
     names = _names([device for device, _ in chosen])
-    embeddings = config.embeddings or info.embedding
+    embeddings = settings.embeddings or info.embedding
     engines = []
     for rank, (device, build) in enumerate(chosen):
-        drafts = draft if rank == 0 or not config.adaptive else None
+        drafts = draft if rank == 0 or not settings.adaptive else None
         engines.append(
             EngineSpec(
                 name=names[rank],
@@ -70,19 +74,19 @@ def plan(config: ServeConfig, info: ModelInfo, find: Find, inspect: Callable[[Pa
                 build=build,
                 slots=slots[rank],
                 context=context,
-                batch=_batch(config, device, build, context, slots[rank] if embeddings else 0),
-                threads=config.threads or _threads(cores, chosen, rank),
-                gpu_layers=config.n_gpu_layers,
+                batch=_batch(settings, device, build, context, slots[rank] if embeddings else 0),
+                threads=threads[rank] or _threads(cores, chosen, rank),
+                gpu_layers=gpu_layers[rank],
                 draft=drafts,
                 adapters=adapters,
                 embeddings=embeddings,
                 pooling=None if info.embedding else "mean",  # an embedding model says itself how it pools
-                extra=config.engine_args,
-                rank=rank if config.adaptive else 0,  # without it, all are equal
-                row_limit=config.adaptive_at if config.adaptive and rank == 0 else None,
+                extra=settings.engine_args,
+                rank=rank if settings.adaptive else 0,  # without it, all are equal
+                row_limit=settings.adaptive_at if settings.adaptive and rank == 0 else None,
             )
         )
-    return Plan(alias, context, tuple(engines), tuple(_notes(config, engines)))
+    return Plan(alias, context, tuple(engines), tuple(_notes(engines)))
 
 
 # What the ledger, the client and the supervisor rely on is set by our own flags only.
@@ -99,8 +103,8 @@ _OWN_FLAGS = {
 }
 
 
-def _check_engine_args(config: ServeConfig) -> None:
-    for arg in config.engine_args:
+def _check_engine_args(settings: ModelSettings) -> None:
+    for arg in settings.engine_args:
         own = _OWN_FLAGS.get(arg.split("=", 1)[0])
         if own is not None:
             raise ConfigError(f"{arg} stands after --, but it is onebit's to set", hint=f"use onebit's own: {own}")
@@ -118,18 +122,18 @@ def _check_model(info: ModelInfo) -> None:
         raise ModelFileError(f"{info.path} ({info.architecture}) is not a model that can be served by itself")
 
 
-def _draft(config: ServeConfig, info: ModelInfo, inspect: Callable[[Path], ModelInfo]) -> Draft | None:
-    mtp = config.mtp or config.mtp_model is not None
-    if mtp and config.draft:
+def _draft(settings: ModelSettings, info: ModelInfo, inspect: Callable[[Path], ModelInfo]) -> Draft | None:
+    mtp = settings.mtp or settings.mtp_model is not None
+    if mtp and settings.draft:
         raise ConfigError("--mtp and --draft are two ways to draft", hint="choose one of them")
-    if config.draft_max is not None and not (mtp or config.draft):
+    if settings.draft_max is not None and not (mtp or settings.draft):
         raise ConfigError("--draft-max says how far to draft, but nothing drafts", hint="add --mtp or --draft ngram")
-    if config.draft == "ngram":
-        return Draft(DraftKind.NGRAM, config.draft_max or _NGRAM_LENGTH)
+    if settings.draft == "ngram":
+        return Draft(DraftKind.NGRAM, settings.draft_max or _NGRAM_LENGTH)
     if not mtp:
         return None
-    if config.mtp_model is not None:
-        head = inspect(config.mtp_model)
+    if settings.mtp_model is not None:
+        head = inspect(settings.mtp_model)
         if not head.has_mtp_head:
             raise ModelFileError(
                 f"{head.path} holds no multi-token prediction head",
@@ -147,14 +151,13 @@ def _draft(config: ServeConfig, info: ModelInfo, inspect: Callable[[Path], Model
             hint="use --draft ngram (any model), a head-only file with --mtp-model FILE,"
             " or a GGUF of this model converted with its head",
         )
-    return Draft(DraftKind.MTP, config.draft_max or _MTP_LENGTH, config.mtp_model)
+    return Draft(DraftKind.MTP, settings.draft_max or _MTP_LENGTH, settings.mtp_model)
 
 
-def _adapters(config: ServeConfig, info: ModelInfo, inspect: Callable[[Path], ModelInfo]) -> tuple[Adapter, ...]:
+def _adapters(settings: ModelSettings, info: ModelInfo, inspect: Callable[[Path], ModelInfo]) -> tuple[Adapter, ...]:
     adapters = []
-    for text in config.lora:
-        scaled = re.fullmatch(r"(.+):(-?\d+(?:\.\d+)?)", text)
-        path = Path(scaled[1] if scaled else text).expanduser()
+    for text in settings.lora:
+        path, scale = lora_parts(text)
         adapter = inspect(path)
         if adapter.kind is not ModelKind.ADAPTER:
             raise ModelFileError(
@@ -162,45 +165,45 @@ def _adapters(config: ServeConfig, info: ModelInfo, inspect: Callable[[Path], Mo
             )
         if adapter.architecture != info.architecture:
             raise ModelFileError(f"the adapter {path} is for {adapter.architecture}, the model is {info.architecture}")
-        adapters.append(Adapter(path, float(scaled[2] if scaled else 1)))
+        adapters.append(Adapter(path, scale))
     return tuple(adapters)
 
 
-def _context(config: ServeConfig, info: ModelInfo) -> int:
+def _context(settings: ModelSettings, info: ModelInfo) -> int:
     trained = info.context_length
-    if config.ctx_size is None:
+    if settings.ctx_size is None:
         return min(_DEFAULT_CONTEXT, trained or _DEFAULT_CONTEXT)
-    if config.ctx_size == 0:
+    if settings.ctx_size == 0:
         return trained or _DEFAULT_CONTEXT
-    stretched = any("rope" in arg or "yarn" in arg for arg in config.engine_args)
-    if trained and config.ctx_size > trained and not stretched:
+    stretched = any("rope" in arg or "yarn" in arg for arg in settings.engine_args)
+    if trained and settings.ctx_size > trained and not stretched:
         raise ConfigError(
-            f"--ctx-size {config.ctx_size}: the model was trained for {trained} tokens",
+            f"--ctx-size {settings.ctx_size}: the model was trained for {trained} tokens",
             hint=f"use at most {trained} (0 takes that), or stretch it: -- --rope-scaling yarn …",
         )
-    return config.ctx_size
+    return settings.ctx_size
 
 
-def _devices(config: ServeConfig, find: Find) -> list[tuple[Device, Build]]:
-    wanted = [Device.parse(text) for text in config.device]
-    if len(wanted) > 2 and config.adaptive:
+def _devices(settings: ModelSettings, find: Find) -> list[tuple[Device, Build]]:
+    wanted = [Device.parse(text) for text in settings.device]
+    if len(wanted) > 2 and settings.adaptive:
         raise ConfigError(
-            f"--device {','.join(config.device)}: --adaptive takes two, the first and the overflow",
+            f"--device {','.join(settings.device)}: --adaptive takes two, the first and the overflow",
             hint="name two devices, or leave --adaptive out: then all share the load evenly",
         )
     if not wanted:
-        wanted = _found_devices(config, find)
-    if config.adaptive and len(wanted) == 1:
+        wanted = _found_devices(settings, find)
+    if settings.adaptive and len(wanted) == 1:
         wanted *= 2
     return [(device, find(device)) for device in wanted]
 
 
-def _found_devices(config: ServeConfig, find: Find) -> list[Device]:
+def _found_devices(settings: ModelSettings, find: Find) -> list[Device]:
     """The best there is: graphics cards first. Software Vulkan is a CPU in disguise, so it does not count."""
-    if config.model == "demo":
+    if settings.model == "demo":
         return [Device(DeviceKind.CPU)]
     cards = []
-    for kind in _AUTO_ADAPTIVE if config.adaptive else _AUTO:
+    for kind in _AUTO_ADAPTIVE if settings.adaptive else _AUTO:
         try:
             build = find(Device(kind))
         except NoBuild:
@@ -208,34 +211,39 @@ def _found_devices(config: ServeConfig, find: Find) -> list[Device]:
         found = build.device_for(Device(kind))
         if found is not None and not found.software:
             cards.append(Device(kind))
-    return cards[: 2 if config.adaptive else 1] or [Device(DeviceKind.CPU)]
+    return cards[: 2 if settings.adaptive else 1] or [Device(DeviceKind.CPU)]
 
 
-def _slots(config: ServeConfig, engines: int, draft: Draft | None) -> list[int]:
-    given = list(config.parallel)
+def _each(flag: str, given: Sequence[int | None], engines: int) -> list[int | None]:
+    """One value for each engine: the last one given stands for those behind it, None is the default."""
     if len(given) > engines:
+        text = ",".join("-" if value is None else str(value) for value in given)
         raise ConfigError(
-            f"--parallel {','.join(map(str, given))}: there are fewer engines ({engines})",
+            f"{flag} {text}: there are fewer engines ({engines})",
             hint="give one number, or one for each engine (two with --adaptive)",
         )
-    if not config.adaptive:
-        given = given or [1 if draft else _DEFAULT_SLOTS]
-        return given + given[-1:] * (engines - len(given))
-    first, overflow = (given * 2)[:2] if given else (config.adaptive_at, _OVERFLOW_SLOTS)
+    values = list(given) or [None]
+    return values + values[-1:] * (engines - len(values))
+
+
+def _slots(settings: ModelSettings, engines: int, draft: Draft | None) -> list[int]:
+    given = _each("--parallel", settings.parallel, engines)
+    if not settings.adaptive:
+        return [slots or (1 if draft else _DEFAULT_SLOTS) for slots in given]
+    first, overflow = given
     # With MTP the first engine is for a single user; more slots on it only when asked for.
-    if draft is not None and not given:
-        first = 1
+    first = first or (1 if draft else settings.adaptive_at)
     rows = 1 if draft is None else draft.length + 1
     # A slot beyond the limit would cost its KV cache and never be used.
-    return [max(1, min(first, config.adaptive_at // rows)), overflow]
+    return [max(1, min(first, settings.adaptive_at // rows)), overflow or _OVERFLOW_SLOTS]
 
 
-def _batch(config: ServeConfig, device: Device, build: Build, context: int, embedding_slots: int) -> int:
+def _batch(settings: ModelSettings, device: Device, build: Build, context: int, embedding_slots: int) -> int:
     """Prompt tokens worked off in one go. `embedding_slots`: 0 for an engine that makes no embeddings."""
-    batch = config.batch_size or (_CPU_BATCH if _on_cpu(device, build) else _GPU_BATCH)
+    batch = settings.batch_size or (_CPU_BATCH if _on_cpu(device, build) else _GPU_BATCH)
     if not embedding_slots:
         return batch
-    batch = config.batch_size or max(batch, min(context, _EMBEDDING_BATCH))
+    batch = settings.batch_size or max(batch, min(context, _EMBEDDING_BATCH))
     # With mean pooling llama.cpp aborts at its start unless the batch divides evenly among the slots
     # (3 slots: 1023 and 1026 work, 1024 does not).
     return -(-batch // embedding_slots) * embedding_slots
@@ -263,7 +271,7 @@ def _names(devices: Sequence[Device]) -> list[str]:
     return plain if len(set(plain)) == len(plain) else [f"{name}-{i + 1}" for i, name in enumerate(plain)]
 
 
-def _notes(config: ServeConfig, engines: Sequence[EngineSpec]) -> list[str]:
+def _notes(engines: Sequence[EngineSpec]) -> list[str]:
     notes = []
     for engine in engines:
         found = engine.build.device_for(engine.device)
@@ -271,6 +279,4 @@ def _notes(config: ServeConfig, engines: Sequence[EngineSpec]) -> list[str]:
             notes.append(f"{engine.name} runs on {found.description}: Vulkan in software, for trying things, slow")
     if len(engines) == 1 and engines[0].draft is not None and engines[0].slots > 1:
         notes.append("drafting pays for one user at a time; --adaptive puts an engine without it beside")
-    if config.host not in ("127.0.0.1", "::1", "localhost") and not (config.api_key or config.api_key_file):
-        notes.append(f"anyone who can reach {config.host} can use this server: set ONEBIT_API_KEY or --api-key-file")
     return notes

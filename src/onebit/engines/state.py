@@ -13,13 +13,14 @@ class State(Enum):
     READY = "ready"
     DRAINING = "draining"  # no new requests; those it has may finish
     CRASHED = "crashed"  # the process is gone, the next start is waiting out its delay
-    STOPPED = "stopped"  # for good, on purpose
-    FAILED = "failed"  # for good, with a cause
+    STOPPED = "stopped"  # on purpose, or not loaded yet
+    FAILED = "failed"  # given up, with a cause
 
 
 class Event(Enum):
     """What can happen to it."""
 
+    LOAD = "load"  # from the outside: its model is wanted in memory
     BECAME_READY = "became ready"
     DIED = "died"  # exited by itself, or was killed because it hung
     DRAIN = "drain"
@@ -30,6 +31,8 @@ class Event(Enum):
 
 TRANSITIONS: MappingProxyType[tuple[State, Event], State] = MappingProxyType(
     {
+        (State.STOPPED, Event.LOAD): State.STARTING,
+        (State.FAILED, Event.LOAD): State.STARTING,
         (State.STARTING, Event.BECAME_READY): State.READY,
         (State.STARTING, Event.DIED): State.CRASHED,
         (State.STARTING, Event.DRAIN): State.DRAINING,

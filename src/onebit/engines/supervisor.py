@@ -52,9 +52,10 @@ class Engine:
     ) -> None:
         self.spec = spec
         self.log = log
-        self.state = State.STARTING
+        self.state = State.STOPPED
         self.cause: str | None = None  # why it last ended, one sentence
-        self.starts = 0
+        self.loads = 0  # by `load`
+        self.starts = 0  # of processes: what is more than the loads are restarts
         self.doubted = False  # a request found its connection broken, and nobody has looked since
         self.client: EngineClient | None = None  # only while READY or DRAINING
         self._run_dir = run_dir
@@ -69,11 +70,22 @@ class Engine:
         """The process id while there is a process."""
         return self._child.pid if self._child else None
 
+    @property
+    def restarts(self) -> int:
+        """Starts that nobody asked for."""
+        return max(0, self.starts - self.loads)
+
     def doubt(self) -> None:
         """A request found its connection broken: take no others until it has been looked at, which is now."""
         self.doubted = True
         self._look.set()
         self._on_change(self)
+
+    def load(self) -> None:
+        """It is wanted: `run` follows. Raises IllegalTransitionError when it runs already."""
+        self._stop = anyio.Event()
+        self.loads += 1
+        self._move(Event.LOAD)
 
     def drain(self) -> None:
         """Take no new requests; those it has may finish."""
@@ -85,7 +97,7 @@ class Engine:
         self._look.set()
 
     async def run(self) -> None:
-        """Keep the engine running until `stop`, or until it is given up. Leaves no process behind."""
+        """After `load`: keep the engine running until `stop`, or until it is given up. Leaves no process behind."""
         failures = 0
         while not self._stop.is_set():
             ready_for, cause = await self._one_life()

@@ -1,1 +1,1 @@
-"""Who gets the card's memory: how much there is, how much an engine needs, and who must go."""
+"""How much memory there is, how much the models take, who gets it, and who must go."""

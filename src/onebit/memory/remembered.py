@@ -118,7 +118,7 @@ def _checked(content: Any) -> dict[str, int]:
     """Raises ValueError for anything but what `_write` writes."""
     entries = content.get("bytes") if isinstance(content, dict) and content.get("format") == _FORMAT else None
     if not isinstance(entries, dict):
-        raise ValueError(f"it is not of format {_FORMAT}")  # noqa: TRY004 - it is the file that is wrong
+        raise ValueError(f"it is not of format {_FORMAT}")  # noqa: TRY004  damage, not a caller's mistake
     if not all(type(size) is int and 0 < size < _LARGEST for size in entries.values()):
         raise ValueError("it holds something else than sizes")
     return entries

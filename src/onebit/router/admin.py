@@ -2,62 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from onebit.engines.state import State
 from onebit.engines.supervisor import Engine
+from onebit.memory.residency import Residency
+from onebit.router.journal import Journal
 from onebit.router.metrics import CONTENT_TYPE, exposition
 from onebit.router.pool import Pool
 from onebit.router.reply import Reply
+from onebit.scheduler.cards import Cards
 from onebit.scheduler.choose import EngineView
+from onebit.scheduler.model import Model
+from onebit.tiers import Tier
 
-Pools = Mapping[str, Pool]
-
-
-async def health(pools: Pools, reply: Reply) -> None:
-    """200 when every model has an engine that answers, else 503 in llama-server's words."""
-    engines = [list(p.engines.values()) for p in pools.values()]
-    if all(any(e.state is State.READY for e in group) for group in engines):
-        await reply.json(200, {"status": "ok"})
-        return
-    loading = any(e.state is State.STARTING for group in engines for e in group)
-    text = "Loading model" if loading else "No engine is running"
-    await reply.json(503, {"error": {"message": text, "type": "unavailable_error", "code": 503}})
+PATHS = ("/health", "/v1/health", "/v1/models", "/v1/engines", "/metrics")
+_OVERLOOKED_S = 10.0  # a waiter is handed a free slot within a millisecond; two known servers were stuck for hours
 
 
-async def models(pools: Pools, reply: Reply) -> None:
-    """OpenAI's list of models."""
-    data = [
-        {
-            "id": pool.model,
-            "object": "model",
-            "created": pool.created,
-            "owned_by": "onebit",
-            "meta": {"n_ctx": pool.context},
+class Admin:
+    """Answers the paths that concern the server itself."""
+
+    def __init__(self, pools: Mapping[str, Pool], cards: Cards, journal: Journal) -> None:
+        self.journal = journal
+        self._pools = pools
+        self._cards = cards
+        self._gate = cards.gate
+
+    async def answer(self, path: str, reply: Reply) -> None:
+        """`path` is one of PATHS."""
+        match path:
+            case "/v1/models":
+                await reply.json(
+                    200, {"object": "list", "data": [_openai_model(pool) for pool in self._pools.values()]}
+                )
+            case "/v1/engines":
+                await reply.json(200, self.engines())
+            case "/metrics":
+                text = await exposition(self._pools, self._cards, self.journal)
+                await reply.whole(200, text, (b"content-type", CONTENT_TYPE.encode()))
+            case _:
+                await self._health(reply)
+
+    async def _health(self, reply: Reply) -> None:
+        """200 when all that must be in memory answers and nobody is overlooked, else 503 in llama-server's words."""
+        text = self._ailing()
+        if text is None:
+            await reply.json(200, {"status": "ok"})
+        else:
+            await reply.json(503, {"error": {"message": text, "type": "unavailable_error", "code": 503}})
+
+    def _ailing(self) -> str | None:
+        for model in self._gate.models.values():
+            engines = self._pools[model.name].engines.values() if model.name in self._pools else ()
+            if any(engine.state is State.READY for engine in engines):
+                continue
+            if model.residency is Residency.LOADING and (model.spec.pinned or model.asked_at is not None):
+                return "Loading model"
+            if model.residency is Residency.RESIDENT or model.spec.pinned:
+                return "No engine is running"
+        if (lease := self._gate.overlooked(_OVERLOOKED_S)) is not None:
+            return f"A request for {lease.ask.model} waits although there is room for it"
+        return None
+
+    def engines(self) -> dict[str, Any]:
+        """State, memory, slots and waiters of every model and its engines."""
+        used = self._cards.ledger.used()
+        memory = {
+            pool: {"total_bytes": total, "reserved_bytes": used[pool]}
+            for pool, total in self._cards.ledger.totals.items()
         }
-        for pool in pools.values()
-    ]
-    await reply.json(200, {"object": "list", "data": data})
+        data = [self._model(self._gate.models[pool.model], pool) for pool in self._pools.values()]
+        return {"object": "list", "memory": memory, "data": data}
 
-
-async def engines(pools: Pools, reply: Reply) -> None:
-    """State and slots of every engine."""
-    await reply.json(200, {"object": "list", "data": [_model(pool) for pool in pools.values()]})
-
-
-async def metrics(pools: Pools, reply: Reply) -> None:
-    """Prometheus text."""
-    await reply.whole(200, await exposition(pools), (b"content-type", CONTENT_TYPE.encode()))
-
-
-def _model(pool: Pool) -> dict[str, Any]:
-    views = {v.name: v for v in pool.gate.ledger.views()}
-    return {
-        "model": pool.model,
-        "waiting": pool.gate.waiting,
-        "engines": [_engine(e, views[name]) for name, e in pool.engines.items()],
-    }
+    def _model(self, model: Model, pool: Pool) -> dict[str, Any]:
+        views = {v.name: v for v in model.slots.views()}
+        now = self._gate.clock()
+        idle = model.residency is Residency.RESIDENT and not model.running
+        return {
+            "model": model.name,
+            "state": model.residency.value,
+            "pinned": model.spec.pinned,
+            "bytes": dict(self._cards.ledger.held(model.name)),
+            "needs_bytes": dict(model.needs),
+            "waiting": len(model.line),
+            "waiting_by_tier": {tier.label: model.line.count(tier) for tier in reversed(Tier)},
+            "running_by_tier": {tier.label: model.by_tier[tier] for tier in reversed(Tier)},
+            "idle_seconds": round(now - model.idle_since, 1) if idle else None,
+            "load_seconds": round(model.load_seconds, 3),
+            "cooling_seconds": round(model.cool_until - now, 1) if model.cool_until > now else None,
+            "last_error": model.cause,
+            "engines": [_engine(engine, views[name]) for name, engine in pool.engines.items()],
+        }
 
 
 def _engine(engine: Engine, view: EngineView) -> dict[str, Any]:
@@ -70,16 +107,17 @@ def _engine(engine: Engine, view: EngineView) -> dict[str, Any]:
         "slots_usable": view.limit,
         "context": engine.spec.context,
         "draft": engine.spec.draft.kind.value if engine.spec.draft else None,
-        "restarts": max(0, engine.starts - 1),
+        "restarts": engine.restarts,
         "pid": engine.pid,
         "last_error": engine.cause,
     }
 
 
-ADMIN: dict[str, Callable[[Pools, Reply], Awaitable[None]]] = {
-    "/health": health,
-    "/v1/health": health,
-    "/v1/models": models,
-    "/v1/engines": engines,
-    "/metrics": metrics,
-}
+def _openai_model(pool: Pool) -> dict[str, Any]:
+    return {
+        "id": pool.model,
+        "object": "model",
+        "created": pool.created,
+        "owned_by": "onebit",
+        "meta": {"n_ctx": pool.context},
+    }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import itertools
 import logging
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -16,25 +17,34 @@ from onebit.engines.supervisor import Engine
 from onebit.errors import (
     BodyTooLarge,
     EngineLost,
+    Evicted,
     Interrupted,
     MethodNotAllowed,
     OnebitError,
+    Preempted,
     QueueFull,
-    Unauthorized,
     UnknownPath,
 )
-from onebit.router.admin import ADMIN
+from onebit.router.admin import PATHS, Admin
 from onebit.router.endpoints import ENDPOINTS
+from onebit.router.journal import Entry
+from onebit.router.keyring import KeyRing
 from onebit.router.openai import Call, read_call
 from onebit.router.pool import Pool
 from onebit.router.relay import relay
 from onebit.router.reply import Receive, Reply, Send
+from onebit.router.resume import Progress, continuation
 from onebit.router.stoppable import Stoppable
+from onebit.router.tier import tier_of
 from onebit.router.upstream import Exchange
+from onebit.scheduler.gate import Gate
+from onebit.scheduler.lease import Ask, Stop
+from onebit.tiers import Tier
 
 _log = logging.getLogger("onebit.router")
 
 _OPEN_PATHS = frozenset({"/health", "/v1/health"})  # as with llama-server: a health check needs no key
+_KEY_PATHS = frozenset({"/v1/engines", "/metrics"})  # what the operator sees: not for those who come without a key
 _MAX_ID_CHARS = 128
 _DROP_BYTES, _DROP_S = 8 << 20, 2.0  # of a body that is too large; more is not worth a clear answer
 _MAX_HELD = 1 << 30  # a thousand waiting requests of the largest size would be 64 GiB
@@ -43,12 +53,15 @@ _numbers = itertools.count(1)
 
 
 class App:
-    """Serves `pools` (by model name) to clients that hold one of `keys`; no keys: to everyone who can connect."""
+    """Serves `pools` (by model name) to those whom `keys` lets in."""
 
-    def __init__(self, pools: Mapping[str, Pool], *, keys: tuple[str, ...] = (), max_body: int) -> None:
+    def __init__(self, pools: Mapping[str, Pool], gate: Gate, keys: KeyRing, max_body: int, admin: Admin) -> None:
         self.pools = pools
-        self._keys = tuple(k.encode() for k in keys)
-        self._max_body = max_body
+        self.keys = keys
+        self.max_body = max_body
+        self.journal = admin.journal
+        self._gate = gate
+        self._admin = admin
         self._running: set[Stoppable] = set()
         self._cut = False
         self._held = 0  # bytes of the bodies of all requests in work and in line
@@ -65,7 +78,7 @@ class App:
         request_id = _request_id(headers)
         reply = Reply(send, ((b"x-request-id", request_id),))
         try:
-            await self._dispatch(scope["method"], scope["path"], headers, receive, reply)
+            await self._dispatch(scope["method"], scope["path"], headers, receive, reply, request_id)
         except OnebitError as error:
             if not reply.begun:
                 await reply.error(error)
@@ -75,41 +88,38 @@ class App:
                 await reply.error(OnebitError("internal error; the server's log has more"))
 
     async def _dispatch(
-        self, method: str, path: str, headers: Mapping[bytes, bytes], receive: Receive, reply: Reply
+        self, method: str, path: str, headers: Mapping[bytes, bytes], receive: Receive, reply: Reply, request_id: bytes
     ) -> None:
-        if path not in _OPEN_PATHS:
-            self._authorize(headers)
         endpoint = ENDPOINTS.get(path)
-        admin = ADMIN.get(path)
-        if endpoint is None and admin is None:
-            raise UnknownPath(f"there is no {path[:200]}", hint="there are " + ", ".join([*ENDPOINTS, *ADMIN]))
+        who = None if path in _OPEN_PATHS else self.keys.who(headers, key_needed=path in _KEY_PATHS)
+        if endpoint is None and path not in PATHS:
+            raise UnknownPath(f"there is no {path[:200]}", hint="there are " + ", ".join([*ENDPOINTS, *PATHS]))
         allowed = ("POST",) if endpoint else ("GET", "HEAD")
         if method not in allowed:
             raise MethodNotAllowed(f"{path} takes {allowed[0]}, not {method}")
-        if admin is not None:
-            await admin(self.pools, reply)
-        elif endpoint is not None and (body := await self._body(headers, receive)) is not None:
-            session = headers.get(b"x-session-id", b"").decode("latin-1")
+        if endpoint is None:
+            await self._admin.answer(path, reply)
+        elif who is not None and (body := await self._body(headers, receive)) is not None:
             self._held += len(body)
+            entry = Entry(request_id.decode(), path, who.name, began=monotonic())
             try:
-                await self._run(read_call(endpoint, body, self.pools, session), receive, reply)
+                call = read_call(endpoint, body, self.pools, headers.get(b"x-session-id", b"").decode("latin-1"))
+                entry.model = call.model
+                tier = tier_of(who.tier, headers.get(b"x-onebit-tier", b"").decode("latin-1"), call.service_tier)
+                entry.tier = tier.label
+                reply.fixed += ((b"x-onebit-tier", entry.tier.encode()),)
+                await self._run(call, Ask(call.model, call.need, tier, who.name), receive, reply, entry)
+            except OnebitError as error:
+                _note(entry, error)
+                raise
             finally:
                 self._held -= len(body)
-
-    def _authorize(self, headers: Mapping[bytes, bytes]) -> None:
-        if not self._keys:
-            return
-        given = headers.get(b"authorization", b"")
-        if given[:7].lower() == b"bearer ":
-            given = given[7:].strip()
-        given = given or headers.get(b"x-api-key", b"")
-        # All keys are compared, each in constant time: how long it takes says nothing about any of them.
-        if sum(hmac.compare_digest(given, key) for key in self._keys) == 0:
-            raise Unauthorized("the API key is missing or wrong", hint="send it as `Authorization: Bearer KEY`")
+                entry.status, entry.first = reply.status, reply.first
+                self.journal.close(entry)
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
         """The whole body; None when the client left before it was complete."""
-        if int(headers.get(b"content-length", b"0")) > self._max_body:
+        if int(headers.get(b"content-length", b"0")) > self.max_body:
             raise await self._too_large(receive)
         parts: list[bytes] = []
         size = 0
@@ -119,7 +129,7 @@ class App:
                 return None
             parts.append(message.get("body", b""))
             size += len(parts[-1])
-            if size > self._max_body:
+            if size > self.max_body:
                 raise await self._too_large(receive, more=message.get("more_body", False))
             if self._held + size > _MAX_HELD:
                 raise QueueFull("the requests in work and in line fill the memory set aside for them", retry_after=1)
@@ -138,9 +148,9 @@ class App:
                 message = await receive()
                 more = message.get("more_body", False)  # a disconnect has none
                 dropped += len(message.get("body", b""))
-        return BodyTooLarge(f"the body is over the limit of {self._max_body} bytes", hint="see --max-body")
+        return BodyTooLarge(f"the body is over the limit of {self.max_body} bytes", hint="see --max-body")
 
-    async def _run(self, call: Call, receive: Receive, reply: Reply) -> None:
+    async def _run(self, call: Call, ask: Ask, receive: Receive, reply: Reply, entry: Entry) -> None:
         """Answer `call`, but stop at once when the client leaves, or when the server cuts everything off."""
         running = Stoppable()
         # A bare task: a task group of its own would cost every request a tenth of the router's time (measured), and
@@ -149,47 +159,83 @@ class App:
         self._running.add(running)
         try:
             with running:
-                async with _Told(call, reply):
-                    await self._answer(call, reply)
+                async with _Told(call, reply, entry):
+                    await self._answer(call, ask, reply, entry)
         finally:
             self._running.discard(running)
             watcher.cancel()
+        if running.stopped and not reply.ended:
+            entry.outcome = "left"
         if self._cut and not watcher.done() and not reply.ended:
-            async with _Told(call, reply):
+            async with _Told(call, reply, entry):
                 raise Interrupted("the server is shutting down")
 
-    async def _answer(self, call: Call, reply: Reply) -> None:
+    async def _answer(self, call: Call, ask: Ask, reply: Reply, entry: Entry) -> None:
+        """The way of a request: admitted, relayed, and once more when it had to give way or lost its engine."""
         pool = self.pools[call.model]
+        if not call.endpoint.leased and (engine := pool.ready()) is not None:
+            with suppress(EngineLost):
+                return await _exchange(engine, call, 0, reply, entry)
+        asked = call
         left: str | None = None  # the engine that died under the first attempt
+        gave_way = False
+        progress = Progress() if ask.tier is Tier.BACKGROUND and call.stream else None
         while True:
-            try:
-                if call.endpoint.leased:
-                    async with pool.gate.admit(call.need, left=left) as lease:
-                        engine = pool.engines[lease.engine]
-                        await _exchange(engine, call, lease.claim.slots, reply)
-                else:
-                    engine = pool.ready(left)
-                    await _exchange(engine, call, 0, reply)
+            stint = Stoppable()  # from the lease to its end, which the gate may bring about
+            lost: EngineLost | None = None
+            async with self._gate.admit(ask, left=left, front=gave_way) as lease:
+                entry.engine = lease.engine
+                entry.admitted = entry.admitted or monotonic()
+                with stint:
+                    lease.on_stop(stint.stop)
+                    try:
+                        await _exchange(pool.engines[lease.engine], call, lease.slots, reply, entry, progress)
+                    except EngineLost as error:
+                        lost = error
+            if reply.ended or (lost is None and lease.stopped is None):
                 return
-            except EngineLost:
-                if reply.begun or left is not None:
-                    raise
-                left = engine.spec.name
+            if lease.stopped is Stop.EVICTED:
+                raise Evicted(f"{call.model} had to make room for requests of a higher tier", retry_after=1)
+            if lease.stopped is Stop.PREEMPTED:
+                entry.preemptions += 1
+                gave_way, left = True, None
+                if reply.begun:
+                    call = _continued(asked, progress)
+                continue
+            if lost is not None and (reply.begun or left is not None):
+                raise lost
+            left = entry.engine
 
 
-async def _exchange(engine: Engine, call: Call, slots: int, reply: Reply) -> None:
+def _continued(asked: Call, progress: Progress | None) -> Call:
+    """The rest of a stream that gave way. Raises Preempted when it cannot go on as if nothing had happened."""
+    further = continuation(asked, progress) if progress is not None else None
+    if further is None:
+        raise Preempted("background work gave way to a higher tier, and cannot be continued", retry_after=1)
+    return further
+
+
+async def _exchange(
+    engine: Engine, call: Call, slots: int, reply: Reply, entry: Entry, progress: Progress | None = None
+) -> None:
     async with Exchange(engine, call, slots) as exchange:
-        await relay(exchange, call, reply)
+        tokens = await relay(exchange, call, reply, progress)
+        entry.prompt_tokens, entry.tokens = tokens.prompt, tokens.answer
+
+
+def _note(entry: Entry, error: OnebitError) -> None:
+    entry.outcome = error.code or error.type
 
 
 class _Told:
     """A block whose errors become a response, or, where one has begun, the last event of the stream."""
 
-    __slots__ = ("_call", "_reply")
+    __slots__ = ("_call", "_entry", "_reply")
 
-    def __init__(self, call: Call, reply: Reply) -> None:
+    def __init__(self, call: Call, reply: Reply, entry: Entry) -> None:
         self._call = call
         self._reply = reply
+        self._entry = entry
 
     async def __aenter__(self) -> None:
         pass
@@ -197,6 +243,7 @@ class _Told:
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> bool:
         if not isinstance(error, OnebitError) or self._reply.ended:
             return False
+        _note(self._entry, error)
         if self._reply.begun:
             await self._reply.end(self._call.endpoint.error_event(error))
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from onebit.errors import InvalidRequest, UnknownModel
@@ -23,6 +23,7 @@ class Call:
     stream: bool  # what the client asked for
     body: bytes
     need: Need
+    service_tier: str | None = None
 
     @property
     def streamed(self) -> bool:
@@ -51,8 +52,11 @@ def read_call(endpoint: Endpoint, body: bytes, models: Collection[str], session:
     stream = fields.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise InvalidRequest("'stream' must be true or false", param="stream")
-    call = Call(endpoint, model, bool(stream), body, _need(fields, endpoint, session))
-    return call if not call.assembled else Call(endpoint, model, False, _streamed(body), call.need)
+    tier = fields.get("service_tier")
+    if tier is not None and not isinstance(tier, str):
+        raise InvalidRequest("'service_tier' must be a string", param="service_tier")
+    call = Call(endpoint, model, bool(stream), body, _need(fields, endpoint, session), tier)
+    return call if not call.assembled else replace(call, body=_streamed(body))
 
 
 def _parse(body: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is served: one model, its engines, and the gate in front of them."""
+"""What is served: a model and its engines, and what an engine's state means to the gate."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from onebit.engines.spec import EngineSpec
 from onebit.engines.state import State
 from onebit.engines.supervisor import Engine
-from onebit.errors import Unavailable
 from onebit.scheduler.choose import EngineView, Standing
-from onebit.scheduler.gate import Gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +18,13 @@ class Pool:
     context: int  # tokens in each slot
     created: int  # Unix time
     engines: dict[str, Engine]
-    gate: Gate
 
-    def ready(self, left: str | None = None) -> Engine:
-        """Any engine that answers, for what needs no slot; `left`, which died under it, last. Raises Unavailable."""
+    def ready(self, left: str | None = None) -> Engine | None:
+        """Any engine that answers, for what needs no slot; `left`, which died under it, last. None: none does."""
         for engine in sorted(self.engines.values(), key=lambda e: e.spec.name == left):
             if engine.client is not None and not engine.doubted:
                 return engine
-        raise Unavailable("no engine is ready", retry_after=1)
+        return None
 
 
 def view_of(spec: EngineSpec) -> EngineView:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Awaitable, Callable, MutableMapping
+from time import monotonic
 from typing import Any
 
 from onebit.errors import OnebitError
@@ -22,19 +23,23 @@ EVENTS = (b"content-type", b"text/event-stream")
 class Reply:
     """One response, written once."""
 
-    __slots__ = ("_fixed", "_send", "begun", "ended")
+    __slots__ = ("_send", "begun", "ended", "first", "fixed", "status")
 
     def __init__(self, send: Send, fixed: tuple[Header, ...] = ()) -> None:
         """`fixed`: headers that every response carries."""
         self._send = send
-        self._fixed = fixed
+        self.fixed = fixed
         self.begun = False
         self.ended = False
+        self.status = 0
+        self.first: float | None = None  # when it began, on the monotonic clock
 
     async def begin(self, status: int, *headers: Header) -> None:
         """Send status and headers."""
         self.begun = True
-        start = {"type": "http.response.start", "status": status, "headers": [*headers, *self._fixed]}
+        self.status = status
+        self.first = monotonic()
+        start = {"type": "http.response.start", "status": status, "headers": [*headers, *self.fixed]}
         await self._send(start)
 
     def write(self, data: bytes) -> Awaitable[None]:
@@ -56,13 +61,15 @@ class Reply:
         await self.whole(status, json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), JSON, *headers)
 
     async def error(self, error: OnebitError) -> None:
-        """Send OpenAI's error object with its status, and the time to wait in both headers SDKs read."""
-        headers: list[Header] = []
+        """Send OpenAI's error object with its status, and, in the headers that SDKs read, if and when to try again."""
+        headers: list[Header] = [(b"x-should-retry", b"true" if error.again else b"false")]
         if error.retry_after is not None:
-            headers = [
+            headers += [
                 (b"retry-after", str(math.ceil(error.retry_after)).encode()),
                 (b"retry-after-ms", str(math.ceil(error.retry_after * 1000)).encode()),
             ]
+        if error.refused is not None:
+            headers.append((b"x-onebit-refused", error.refused.encode()))
         if error.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         if error.status == 413:

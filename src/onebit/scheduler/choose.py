@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -38,16 +38,19 @@ class EngineView:
     rows_per_sequence: int = 1  # a drafting engine decodes draft length + 1 rows a sequence
     drafting: bool = False
 
-    @property
-    def limit(self) -> int:
-        """Slots that may be in use: all, or as many as the row limit allows, at least one."""
-        if self.row_limit is None:
-            return self.capacity
-        return max(1, min(self.capacity, self.row_limit // self.rows_per_sequence))
+    limit: int = field(init=False, compare=False)  # slots that may be in use: all, or what the row limit allows
+    spare: int = field(init=False, compare=False)  # slots that are free now; none where it does not run
+
+    def __post_init__(self) -> None:
+        # Once a view, not once a look: as properties they were an eighth of an admission (measured).
+        rows = self.capacity if self.row_limit is None else self.row_limit // self.rows_per_sequence
+        limit = max(1, min(self.capacity, rows))
+        object.__setattr__(self, "limit", limit)
+        object.__setattr__(self, "spare", limit - self.in_use if self.standing is Standing.OPEN else 0)
 
     def slots_for(self, need: Need) -> int:
         """Slots that `need` takes here. More sequences than slots run one after another in all of them."""
-        return min(need.sequences, self.limit)
+        return need.sequences if need.sequences < self.limit else self.limit
 
     def may_serve(self, need: Need) -> bool:
         """Could this engine ever serve `need`?"""
@@ -55,9 +58,7 @@ class EngineView:
 
     def has_room(self, need: Need) -> bool:
         """Can this engine serve `need` now?"""
-        return (
-            self.standing is Standing.OPEN and self.may_serve(need) and self.in_use + self.slots_for(need) <= self.limit
-        )
+        return self.spare >= self.slots_for(need) and not (need.plain and self.drafting)
 
 
 def able(engines: Sequence[EngineView], need: Need) -> Sequence[EngineView]:

@@ -10,7 +10,8 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from onebit.scheduler.choose import EngineView, Need, Standing, able, choose
 
@@ -19,9 +20,8 @@ from onebit.scheduler.choose import EngineView, Need, Standing, able, choose
 _REMEMBERED = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Slots taken on one engine, to be given back exactly once."""
+class Claim(NamedTuple):
+    """Slots taken on one engine, to be given back exactly once. (A frozen dataclass took twice as long to make.)"""
 
     id: int
     engine: str
@@ -33,21 +33,29 @@ class SlotLedger:
 
     def __init__(self, engines: Iterable[EngineView]) -> None:
         self._lock = threading.Lock()
-        self._engines: dict[str, EngineView] = {e.name: e for e in engines}
         # Each engine with every number of slots in use, made once: two new views for every request were 4 % of the
         # router's work for an answer.
-        self._loads: dict[str, tuple[EngineView, ...]] = {e.name: _loads(e) for e in self._engines.values()}
+        self._loads: dict[str, tuple[EngineView, ...]] = {e.name: _loads(e) for e in engines}
+        self._engines: dict[str, EngineView] = {name: loads[0] for name, loads in self._loads.items()}
         self._claims: dict[int, Claim] = {}
         self._served = dict.fromkeys(self._engines, 0)
         self._in_use = 0  # the sum over the engines
         self._ids = itertools.count(1)
         self._last: OrderedDict[int, str] = OrderedDict()
+        self._look()
+        self._hope()
 
     def claim(self, need: Need, blocked: Set[str] = frozenset()) -> Claim | None:
         """Choose an engine for `need` and take its slots; None when there is no room now."""
         with self._lock:
-            last = self._last.get(need.conversation) if need.conversation is not None else None
-            name = choose(tuple(self._engines.values()), need, last=last, blocked=blocked)
+            views = self._views
+            if len(views) == 1 and not blocked:  # nothing to choose
+                name = views[0].name if not self.full and views[0].has_room(need) else None
+            else:
+                last = self._last.get(need.conversation) if need.conversation is not None else None
+                name = choose(views, need, last=last, blocked=blocked)
+                if name is not None and need.conversation is not None:
+                    self._remember(need.conversation, name)
             if name is None:
                 return None
             engine = self._engines[name]
@@ -56,9 +64,27 @@ class SlotLedger:
             self._served[name] += 1
             self._in_use += claim.slots
             self._engines[name] = self._loads[name][engine.in_use + claim.slots]
-            if need.conversation is not None:
-                self._remember(need.conversation, name)
+            self._look()
             return claim
+
+    def hand_over(self, claim: Claim, need: Need) -> Claim | None:
+        """Give the slots of a claim that ends to `need` at once; None: it does not want just these.
+
+        For the first in line: when nothing else is free, these are what it would be given anyway.
+        """
+        with self._lock:
+            engine = self._engines[claim.engine]
+            if engine.standing is not Standing.OPEN or engine.slots_for(need) != claim.slots or not self.full:
+                return None
+            if need.plain and engine.drafting:
+                return None
+            del self._claims[claim.id]
+            further = Claim(next(self._ids), claim.engine, claim.slots)
+            self._claims[further.id] = further
+            self._served[claim.engine] += 1
+            if need.conversation is not None:
+                self._remember(need.conversation, claim.engine)
+            return further
 
     def release(self, claim: Claim) -> None:
         """Give the slots back. Raises KeyError when they were given back before: that is a bug, not an event."""
@@ -67,27 +93,31 @@ class SlotLedger:
             engine = self._engines[claim.engine]
             self._in_use -= claim.slots
             self._engines[claim.engine] = self._loads[claim.engine][engine.in_use - claim.slots]
+            self._look()
 
     def set_standing(self, name: str, standing: Standing) -> None:
         """An engine came up, went down, or is gone for good. Claims on it stay until they are released."""
         with self._lock:
             self._engines[name] = replace(self._engines[name], standing=standing)
             self._loads[name] = _loads(self._engines[name])
+            self._engines[name] = self._loads[name][self._engines[name].in_use]
+            self._look()
+            self._hope()
 
     def hopeless(self, need: Need) -> bool:
         """True when no engine can ever serve `need`: waiting makes no sense."""
         with self._lock:
-            return not able(tuple(self._engines.values()), need)
+            return not any(view.may_serve(need) for view in self._views)
 
     def contenders(self, need: Need) -> frozenset[str]:
         """The engines that could serve `need`, now or later."""
         with self._lock:
-            return frozenset(e.name for e in able(tuple(self._engines.values()), need))
+            return frozenset(e.name for e in able(self._views, need))
 
     def views(self) -> tuple[EngineView, ...]:
         """A consistent picture of all engines."""
         with self._lock:
-            return tuple(self._engines.values())
+            return self._views
 
     def served(self) -> dict[str, int]:
         """Claims so far, by engine."""
@@ -106,10 +136,21 @@ class SlotLedger:
                 raise AssertionError(f"{self._in_use} slots counted, but the claims hold another number")
             for engine in self._engines.values():
                 claimed = sum(c.slots for c in self._claims.values() if c.engine == engine.name)
+                if engine is not self._loads[engine.name][engine.in_use]:
+                    raise AssertionError(f"{engine.name}: not the view that belongs to its load")
                 if claimed != engine.in_use or not 0 <= engine.in_use <= engine.limit:
                     raise AssertionError(
                         f"{engine.name}: {claimed} claimed, {engine.in_use} counted, of {engine.limit}"
                     )
+
+    def _look(self) -> None:
+        """After a change of any view: note what is asked for all the time."""
+        views = self._views = tuple(self._engines.values())
+        self.full = views[0].spare <= 0 if len(views) == 1 else all(view.spare <= 0 for view in views)
+
+    def _hope(self) -> None:
+        """After a change of standing: is there an engine that could serve anything?"""
+        self.serves_all = any(v.standing is not Standing.GONE and not v.drafting for v in self._views)
 
     def _remember(self, conversation: int, engine: str) -> None:
         self._last[conversation] = engine

@@ -1,0 +1,99 @@
+"""A YAML file as plain values, with the line of every setting at any depth; what is set twice is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from onebit.config.source import Loc, dotted
+from onebit.errors import ConfigError
+
+_MAX_BYTES = 1 << 20
+_MAX_SETTINGS = 100_000  # aliases make a small file large: nine lines of ten `*x` each would be 10^9 settings
+_MAX_DEPTH = 8  # the deepest there is: models.NAME.engines[0].device
+_MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
+
+
+def read(file: Path) -> tuple[dict[str, Any], dict[Loc, int]]:
+    """The settings of `file` and the line each stands on. Raises ConfigError with file and line."""
+    text = _text(file)
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return {}, {}
+        if not isinstance(root, yaml.MappingNode):
+            raise ConfigError(f"{file}: a config file holds settings, one a line, like `parallel: 8`")
+        outline = _Outline()
+        outline.walk(root, ())
+        if outline.wrong:
+            raise ConfigError("\n".join(f"{file}:{line}: {message}" for line, message in sorted(outline.wrong)))
+        return loader.construct_document(root), outline.lines
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{file}:{line}: not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: not valid YAML: {error}") from None
+    finally:
+        loader.dispose()
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.stat().st_size > _MAX_BYTES:
+            raise ConfigError(f"{file} is over 1 MiB: not a config file")
+        return file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"config file {file} does not exist", hint="docs/onebit.example.yaml is one to start from"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read config file {file}: {error}") from None
+
+
+class _Outline:
+    """Walks the composed tree, before it is made into values: a dict has forgotten lines and duplicates."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Loc, int] = {}
+        self.wrong: list[tuple[int, str]] = []
+
+    def walk(self, node: yaml.Node, loc: Loc) -> None:
+        """Note the lines of all below `node`, and make every name text: a model may be called `on` or `70`."""
+        if len(self.lines) > _MAX_SETTINGS:
+            raise ValueError(f"it has over {_MAX_SETTINGS:,} settings")
+        if len(loc) > _MAX_DEPTH:
+            return
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self._enter(item, (*loc, index), item.start_mark.line + 1)
+        elif isinstance(node, yaml.MappingNode):
+            self._mapping(node, loc)
+
+    def _mapping(self, node: yaml.MappingNode, loc: Loc) -> None:
+        own: dict[str, int] = {}
+        merged: list[yaml.Node] = []
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.tag == _MERGE:
+                merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
+                continue
+            if not isinstance(key, yaml.ScalarNode):
+                self.wrong.append((line, "the name of a setting is plain text"))
+                continue
+            if loc != ("models",):  # YAML users write what they see in --help, too: ctx-size for ctx_size
+                key.value = key.value.replace("-", "_")
+            key.tag = _TEXT
+            name = key.value
+            if name in own:
+                self.wrong.append((line, f"{dotted((*loc, name))} is set twice, first on line {own[name]}"))
+            own.setdefault(name, line)
+            self._enter(value, (*loc, name), line)
+        for base in merged:  # `<<: *base`; what stands here itself wins, so it came first
+            self.walk(base, loc)
+
+    def _enter(self, node: yaml.Node, loc: Loc, line: int) -> None:
+        self.lines.setdefault(loc, line)
+        self.walk(node, loc)

@@ -1,0 +1,90 @@
+"""One request's way through the gate: it waits, holds slots for the length of a block, and gives them back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from onebit.errors import OnebitError
+from onebit.scheduler.choose import Need
+from onebit.tiers import Tier
+
+if TYPE_CHECKING:
+    from onebit.scheduler.gate import Gate
+    from onebit.scheduler.slots import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a request asks of the gate. `key`: the name of its API key, empty: it came without one."""
+
+    model: str
+    need: Need = field(default_factory=Need)
+    tier: Tier = Tier.FREE
+    key: str = ""
+
+
+class Stop(Enum):
+    """Why the gate ends a request before it is done."""
+
+    PREEMPTED = "preempted"  # background work gives way; it may stand in line again, in front
+    EVICTED = "evicted"  # its model must make room, and the grace period is over
+
+
+class Lease:
+    """The block that holds a request's claim on slots of one engine, and on its model's place in memory.
+
+    `async with gate.admit(ask) as lease`: entering waits, leaving gives all of it back. It is guard, waiter and claim
+    in one object, and a class: contextlib's decorator alone was 4 of an admission's 15 µs (measured).
+    """
+
+    # Defaults on the class: to set them on each instance was 0.7 of an admission's 12 µs (measured).
+    left: str | None = None  # the engine that died under it before
+    front = False  # it was served before, and goes before the others of its tier
+    joined = 0.0  # when it began to wait
+    lifted = 0.0  # when it began to wait in its present tier
+    future: asyncio.Future[None] | None = None  # while it waits
+    claim: Claim | None = None
+    error: OnebitError | None = None
+    stopped: Stop | None = None
+    _on_stop: Callable[[], None] | None = None
+
+    def __init__(self, gate: Gate, ask: Ask) -> None:
+        self._gate = gate
+        self.ask = ask
+        self.tier = ask.tier  # what counts: waiting long may have lifted it
+
+    @property
+    def engine(self) -> str:
+        """The engine's name. Only inside the block."""
+        assert self.claim is not None  # noqa: S101  (a bug in the caller, not bad input)
+        return self.claim.engine
+
+    @property
+    def slots(self) -> int:
+        """How many slots it holds."""
+        return self.claim.slots if self.claim is not None else 0
+
+    def on_stop(self, end: Callable[[], None]) -> None:
+        """Have `end` called when the gate ends this request; at once, when it has done so already."""
+        self._on_stop = end
+        if self.stopped is not None:
+            end()
+
+    def stop(self, why: Stop) -> None:
+        """The gate's: end what runs in the block."""
+        if self.stopped is None:
+            self.stopped = why
+            if self._on_stop is not None:
+                self._on_stop()
+
+    async def __aenter__(self) -> Lease:
+        if not self._gate.take(self):
+            await self._gate.wait(self)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._gate.give_back(self)
