@@ -55,6 +55,7 @@ class Watched(Engine):
 @asynccontextmanager
 async def running(engine: Watched) -> AsyncIterator[Watched]:
     async with anyio.create_task_group() as group:
+        engine.load()
         group.start_soon(engine.run)
         yield engine
         children = psutil.Process().children(recursive=True)
@@ -74,7 +75,7 @@ async def test_start_ready_stop(tmp_path: Path) -> None:
         socket = tmp_path / "cpu.sock"
         assert socket.exists()
         assert os.getpgid(engine.pid or 0) == engine.pid  # a Ctrl-C at the terminal does not reach it
-    assert engine.states == [State.READY, State.STOPPED]
+    assert engine.states == [State.STARTING, State.READY, State.STOPPED]
     assert not socket.exists()
 
 
@@ -101,7 +102,7 @@ async def test_a_killed_engine_is_started_again(tmp_path: Path) -> None:
         await engine.until(State.READY, starts=3)
         assert "SIGKILL" in str(engine.cause)
     cycle = [State.READY, State.CRASHED, State.STARTING]
-    assert engine.states == [*cycle, *cycle, State.READY, State.STOPPED]
+    assert engine.states == [State.STARTING, *cycle, *cycle, State.READY, State.STOPPED]
 
 
 @pytest.mark.parametrize(

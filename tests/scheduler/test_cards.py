@@ -16,6 +16,7 @@ from onebit.errors import LoadFailed, OnebitError, Protected, QueueFull, WaitToo
 from onebit.memory.ledger import MemoryLedger
 from onebit.memory.policy import Rules
 from onebit.memory.residency import Residency
+from onebit.scheduler.audit import check
 from onebit.scheduler.cards import Cards
 from onebit.scheduler.choose import EngineView, Need, Standing
 from onebit.scheduler.gate import Gate, Limits
@@ -116,7 +117,7 @@ class Request:
                 async with self.gate.admit(self.ask, front=front) as lease:
                     lease.on_stop(stopped.set)
                     self.admitted = asyncio.get_running_loop().time()
-                    self.gate.check_invariants()
+                    check(self.gate)
                     try:
                         async with asyncio.timeout(self.work_s):
                             await stopped.wait()
@@ -419,7 +420,7 @@ async def _any_schedule(steps: Steps) -> None:
             world.fails.discard(name)
         else:
             await asyncio.sleep(0)
-        gate.check_invariants()
+        check(gate)
         world.cards.check_invariants()
         used = world.cards.ledger.used()["card"]
         assert used <= 20, "more is reserved than there is"
@@ -444,7 +445,7 @@ async def _any_schedule(steps: Steps) -> None:
             assert request.error.retry_after is not None and 0 < request.error.retry_after <= 60
     await asyncio.sleep(200)
     assert gate.in_use == 0 and gate.waiting == 0
-    gate.check_invariants()
+    check(gate)
     world.cards.check_invariants()
     assert gate.models["b"].residency is Residency.ABSENT  # idle for long
     world.cards.close()

@@ -173,6 +173,8 @@ async def engines_running(specs: Sequence[EngineSpec], run_dir: Path, timeout: f
         )
         for spec in specs
     ]
+    for engine in engines:
+        engine.load()
     tasks = [asyncio.create_task(engine.run()) for engine in engines]
     try:
         while any(engine.state is State.STARTING for engine in engines):

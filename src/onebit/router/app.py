@@ -204,7 +204,7 @@ class App:
                 continue
             if lost is not None and (reply.begun or left is not None):
                 raise lost
-            left = lease.engine
+            left = entry.engine
 
 
 def _continued(asked: Call, progress: Progress | None) -> Call:

@@ -48,9 +48,13 @@ class Cards:
         """Look again: load, evict, hold back and refuse as the policy says."""
         if self._closed:
             return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         models = self.gate.models
         wanted = [w for m in models.values() if m.residency is Residency.ABSENT and (w := m.wanted()) is not None]
         holders = [m.holder(self.ledger.held(m.name)) for m in models.values() if m.residency is not Residency.ABSENT]
+        self.gate.memory_is_wanted = bool(wanted)
         if not wanted and all(h.idle_unload is None for h in holders):
             self._hold({})
             return
@@ -97,9 +101,7 @@ class Cards:
         model.load_seconds = max(0.001, now - model.load_began)
         self.history.loaded(name, model.load_seconds)
         model.failures, model.cause, model.asked_at = 0, None, None
-        for lease in model.line.everyone():
-            if model.slots.hopeless(lease.ask.need):
-                self.gate.refuse(lease, self.gate.hopeless_error(model, lease.ask.need))
+        self.gate.refuse_the_hopeless(model)
         self.gate.hand_over(model)
         self.rearrange()
         self.moved()
@@ -139,7 +141,6 @@ class Cards:
             self._forget(model)
         elif model.successor is not None:
             model.renew(model.successor)
-            self.gate.place(model)
             if model.spec.preload:
                 model.asked_at = self.gate.clock()
         self.rearrange()
@@ -163,7 +164,7 @@ class Cards:
         if (model := self.gate.models.get(spec.name)) is not None:
             model.leaving_for_good, model.successor = False, spec
             return
-        self.gate.add(Model(spec))
+        self.gate.models[spec.name] = Model(spec)
         if spec.preload:
             self.want(spec.name)
 
@@ -173,7 +174,6 @@ class Cards:
         model.successor = spec
         if model.residency is Residency.ABSENT:
             model.renew(spec)
-            self.gate.place(model)
             self.rearrange()
         elif model.residency is not Residency.LEAVING:
             self._unload(model, "config")
@@ -243,9 +243,6 @@ class Cards:
                 self.gate.hand_over(model)
 
     def _look_again(self, at: float | None, now: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if at is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.001, at - now), self.rearrange)
 

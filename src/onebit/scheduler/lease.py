@@ -14,6 +14,7 @@ from onebit.tiers import Tier
 
 if TYPE_CHECKING:
     from onebit.scheduler.gate import Gate
+    from onebit.scheduler.model import Model
     from onebit.scheduler.slots import Claim
 
 
@@ -45,15 +46,16 @@ class Lease:
     left: str | None = None  # the engine that died under it before
     front = False  # it was served before, and goes before the others of its tier
     joined = 0.0  # when it began to wait
-    lifted = 0.0  # when it began to wait in its present tier
+    lifted = 0.0  # when waiting brought it into its present tier
     future: asyncio.Future[None] | None = None  # while it waits
     claim: Claim | None = None
     error: OnebitError | None = None
     stopped: Stop | None = None
     _on_stop: Callable[[], None] | None = None
 
-    def __init__(self, gate: Gate, ask: Ask) -> None:
+    def __init__(self, gate: Gate, model: Model, ask: Ask) -> None:
         self._gate = gate
+        self.model = model
         self.ask = ask
         self.tier = ask.tier  # what counts: waiting long may have lifted it
 

@@ -6,7 +6,7 @@ Synchronous and without a clock. Joining, leaving and finding the next one cost 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Set
 
 from onebit.scheduler.lease import Lease
 from onebit.tiers import Tier
@@ -23,10 +23,10 @@ class Line:
         # Lists indexed by tier: an enum member as a dict key is hashed in Python, 0.1 µs each time.
         self._tiers: list[OrderedDict[str, _Queue]] = [OrderedDict() for _ in _HIGHEST_FIRST]
         self._counts = [0] * len(_HIGHEST_FIRST)
-        self._size = 0
+        self.size = 0  # as len(), without the call: it is asked for several times in each admission
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __contains__(self, lease: Lease) -> bool:
         return lease in self._tiers[lease.tier].get(lease.ask.key, ())
@@ -34,6 +34,10 @@ class Line:
     def count(self, tier: Tier) -> int:
         """How many of one tier wait."""
         return self._counts[tier]
+
+    def has(self, key: str) -> bool:
+        """Does a request of this API key wait?"""
+        return any(key in keys for keys in self._tiers)
 
     def highest(self) -> Tier | None:
         """The highest tier that waits."""
@@ -54,7 +58,7 @@ class Line:
             queue.move_to_end(lease, last=False)
             keys.move_to_end(lease.ask.key, last=False)
         self._counts[lease.tier] += 1
-        self._size += 1
+        self.size += 1
 
     def leave(self, lease: Lease, *, served: bool = False) -> bool:
         """Step out. False when it was not in line any more. `served`: the next turn is another key's."""
@@ -70,26 +74,54 @@ class Line:
         elif served and len(keys) > 1:
             keys.move_to_end(key)
         self._counts[tier] -= 1
-        self._size -= 1
+        self.size -= 1
         return True
 
-    def first(self, lowest: int, passed: Callable[[str], bool]) -> Lease | None:
+    def first(self, lowest: int, passed: Set[str]) -> Lease | None:
         """Who is next, of `lowest` and the tiers above it. `passed`: keys that may not run more now."""
+        counts = self._counts
         for tier in _NUMBERS:
             if tier < lowest:
                 return None
-            if self._counts[tier]:
+            if counts[tier]:
                 for key, queue in self._tiers[tier].items():
-                    if not passed(key):
-                        return next(iter(queue))
+                    if key not in passed:
+                        for lease in queue:
+                            return lease
         return None
 
-    def in_order(self, lowest: int, passed: Callable[[str], bool]) -> Iterator[Lease]:
+    def pop(self, lowest: int, passed: Set[str]) -> Lease | None:
+        """`first`, and out of the line with it: the next turn is another key's."""
+        counts = self._counts
+        for tier in _NUMBERS:
+            if tier < lowest:
+                return None
+            if counts[tier]:
+                keys = self._tiers[tier]
+                for key, queue in keys.items():
+                    if key not in passed:
+                        lease, _ = queue.popitem(last=False)
+                        if not queue:
+                            del keys[key]
+                        elif len(keys) > 1:
+                            keys.move_to_end(key)
+                        counts[tier] -= 1
+                        self.size -= 1
+                        return lease
+        return None
+
+    def put_back(self, lease: Lease) -> None:
+        """It was popped, and cannot be served: it stands where it stood."""
+        front, lease.front = lease.front, True
+        self.join(lease)
+        lease.front = front
+
+    def in_order(self, lowest: int, passed: Set[str]) -> Iterator[Lease]:
         """All who may be served, in the order in which they would be. The line must not change meanwhile."""
         for tier in _HIGHEST_FIRST:
             if tier < lowest:
                 return
-            turns = [iter(queue) for key, queue in self._tiers[tier].items() if not passed(key)]
+            turns = [iter(queue) for key, queue in self._tiers[tier].items() if key not in passed]
             while turns:
                 waiting = []
                 for turn in turns:
@@ -101,7 +133,7 @@ class Line:
 
     def everyone(self) -> list[Lease]:
         """All who wait, in no order that matters."""
-        return [lease for keys in self._tiers for queue in keys.values() for lease in queue]
+        return [lease for queue in self._queues() for lease in queue]
 
     def to_displace(self, tier: Tier, key: str) -> Lease | None:
         """Who gives up the last place in a full line to a newcomer: one of a lower tier, or of a key with more places.
@@ -117,16 +149,36 @@ class Line:
             return None
         return next(reversed(keys[longest]))
 
-    def lift(self, before: float) -> list[Lease]:
-        """Move those who joined before this time one tier up, and say who they are. The clock starts anew for them."""
-        lifted = []
-        for tier in _HIGHEST_FIRST[1:]:
-            for queue in list(self._tiers[tier].values()):
-                for lease in list(queue):
-                    if lease.lifted >= before:
-                        break  # those behind it came later
-                    self.leave(lease)
-                    lease.tier = Tier(tier + 1)
-                    self.join(lease)
-                    lifted.append(lease)
-        return lifted
+    def since(self, before: float) -> list[Lease]:
+        """Those who joined at this time or earlier."""
+        found = []
+        for queue in self._queues():
+            for lease in queue:
+                if lease.joined <= before:
+                    found.append(lease)
+                elif not lease.front:  # one in front may have come later than those behind it
+                    break
+        return found
+
+    def longest(self) -> float | None:
+        """When the one who has waited longest joined; None: nobody waits."""
+        times = []
+        for queue in self._queues():
+            for lease in queue:
+                times.append(lease.joined)
+                if not lease.front:
+                    break
+        return min(times, default=None)
+
+    def to_lift(self, before: float) -> list[Lease]:
+        """Those below the highest tier who came into theirs at this time or earlier."""
+        return [
+            lease
+            for tier in _HIGHEST_FIRST[1:]
+            for queue in self._tiers[tier].values()
+            for lease in queue
+            if max(lease.joined, lease.lifted) <= before
+        ]
+
+    def _queues(self) -> Iterator[_Queue]:
+        return (queue for keys in self._tiers for queue in keys.values())

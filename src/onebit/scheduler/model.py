@@ -10,7 +10,6 @@ from math import inf
 
 from onebit.memory.policy import Holder, Wanted
 from onebit.memory.residency import Residency, Step, after
-from onebit.scheduler.card import Card
 from onebit.scheduler.choose import EngineView
 from onebit.scheduler.lease import Lease
 from onebit.scheduler.line import Line
@@ -39,9 +38,7 @@ class Model:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.line = Line()
-        self.cards: tuple[Card, ...] = ()  # the gate's, for spec.cards
         self.running: set[Lease] = set()
-        self.by_tier = [0, 0, 0, 0]  # running, indexed by tier
         self.releases: deque[float] = deque(maxlen=_RATE_WINDOW)
         self.residency = Residency.ABSENT
         self.served = [-inf, -inf, -inf, -inf]  # by tier: when one last ended here
@@ -79,7 +76,11 @@ class Model:
 
     def highest_running(self) -> Tier | None:
         """The highest tier that runs here."""
-        return next((tier for tier in reversed(Tier) if self.by_tier[tier]), None)
+        return max((lease.tier for lease in self.running), default=None)
+
+    def count_running(self, tier: Tier) -> int:
+        """How many of a tier run here."""
+        return sum(lease.tier is tier for lease in self.running)
 
     def failed(self, now: float, cause: str) -> None:
         """A load failed, or all its engines did: cool down."""

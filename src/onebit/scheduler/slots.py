@@ -18,6 +18,7 @@ from onebit.scheduler.choose import EngineView, Need, Standing, able, choose
 # Conversations remembered for the prompt cache. An engine holds as many warm prompts as it has slots, so a few
 # thousand outlive every cache; an entry is about 100 bytes.
 _REMEMBERED = 4096
+_OPEN = Standing.OPEN
 
 
 class Claim(NamedTuple):
@@ -67,24 +68,21 @@ class SlotLedger:
             self._look()
             return claim
 
-    def hand_over(self, claim: Claim, need: Need) -> Claim | None:
-        """Give the slots of a claim that ends to `need` at once; None: it does not want just these.
+    def hand_over(self, claim: Claim, need: Need) -> bool:
+        """Let `claim` go on for `need`, its slots never free in between; False: that needs a choice.
 
-        For the first in line: when nothing else is free, these are what it would be given anyway.
+        For the first in line: where nothing else is free, these are the slots it would be given anyway.
         """
-        with self._lock:
-            engine = self._engines[claim.engine]
-            if engine.standing is not Standing.OPEN or engine.slots_for(need) != claim.slots or not self.full:
-                return None
-            if need.plain and engine.drafting:
-                return None
-            del self._claims[claim.id]
-            further = Claim(next(self._ids), claim.engine, claim.slots)
-            self._claims[further.id] = further
-            self._served[claim.engine] += 1
-            if need.conversation is not None:
+        engine = self._engines[claim.engine]
+        if not self.full or engine.standing is not _OPEN or engine.slots_for(need) != claim.slots:
+            return False
+        if need.plain and engine.drafting:
+            return False
+        self._served[claim.engine] += 1
+        if need.conversation is not None:
+            with self._lock:
                 self._remember(need.conversation, claim.engine)
-            return further
+        return True
 
     def release(self, claim: Claim) -> None:
         """Give the slots back. Raises KeyError when they were given back before: that is a bug, not an event."""

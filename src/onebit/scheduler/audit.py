@@ -1,0 +1,50 @@
+"""Is all well with the gate? Asked by /health, and after every step of its tests."""
+
+from __future__ import annotations
+
+from onebit.memory.residency import Residency
+from onebit.scheduler.choose import choose
+from onebit.scheduler.gate import Gate
+from onebit.scheduler.lease import Lease
+from onebit.tiers import Tier
+
+
+def overlooked(gate: Gate, age: float) -> Lease | None:
+    """One who has waited for `age` seconds and more although it could be served now: there must be none."""
+    before = gate.clock() - age
+    for model in gate.models.values():
+        if gate.closed or model.residency is not Residency.RESIDENT:
+            continue
+        lease = gate.next_served(model)
+        if lease is None or lease.joined > before or (lease.future is not None and lease.future.done()):
+            continue
+        if choose(model.slots.views(), lease.ask.need):
+            return lease
+    return None
+
+
+def check(gate: Gate) -> None:
+    """The books balance, and nobody waits for what is free. Raises AssertionError."""
+    background = 0
+    for model in gate.models.values():
+        model.slots.check_invariants()
+        claimed = sum(lease.slots for lease in model.running)
+        if claimed != model.slots.in_use:
+            raise AssertionError(f"{model.name}: {claimed} slots held by requests, {model.slots.in_use} in use")
+        in_line = model.line.everyone()
+        if len(in_line) != model.line.size or sum(model.line.count(tier) for tier in Tier) != model.line.size:
+            raise AssertionError(f"{model.name}: the line is not what it says it is")
+        if any(lease.claim is not None or lease.error is not None for lease in in_line):
+            raise AssertionError("one that was served is still in line")
+        background += sum(lease.tier is Tier.BACKGROUND for lease in (*in_line, *model.running))
+    if background != gate.background:
+        raise AssertionError(f"{gate.background} background requests counted, {background} there")
+    for lease in gate.running():
+        if lease.tier is Tier.BACKGROUND and lease.stopped is None and gate.is_busy(lease.model):
+            raise AssertionError("background work runs beside a higher tier")
+    for key, (counted, cap) in gate.in_flight().items():
+        running = sum(lease.ask.key == key for lease in gate.running())
+        if running != counted or running > cap:
+            raise AssertionError(f"{key}: {running} in flight, {counted} counted, {cap} allowed")
+    if overlooked(gate, 0) is not None:
+        raise AssertionError("somebody waits for what is free")
