@@ -15,6 +15,7 @@ from onebit.bench.row import Figures, opened
 from onebit.bench.virtual_time import run_virtual
 from onebit.errors import OnebitError
 from onebit.memory.residency import Residency
+from onebit.scheduler.audit import check
 from onebit.scheduler.choose import EngineView
 from onebit.scheduler.gate import Gate, Limits
 from onebit.scheduler.lease import Ask
@@ -80,7 +81,7 @@ class _Simulation:
             for arrival, tier in zip(arrivals, tiers, strict=True):
                 await asyncio.sleep(max(0.0, arrival.at - loop.time()))
                 tasks.append(group.create_task(self._request(arrival, tier)))
-        self._gate.check_invariants()
+        check(self._gate)
         answers = [task.result() for task in tasks]
         by_tier = {
             tier: opened([answer for answer, its in zip(answers, tiers, strict=True) if its is tier])

@@ -9,6 +9,10 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
+_TICK_S = 1e-9
+"""Each turn of the loop takes this long. On a clock that stands still, a timer that is due but for the rounding of its
+last digit comes back for ever (met: a deadline set as `joined + limit - now`, checked as `joined < now - limit`)."""
+
 
 class _NoWaiting(selectors.SelectSelector):
     """Where the loop would sleep until its next timer, the clock is moved there."""
@@ -19,7 +23,7 @@ class _NoWaiting(selectors.SelectSelector):
         """Nothing is ever ready: simulations do no I/O."""
         if timeout is None:
             raise RuntimeError("all tasks wait for each other: this would never end")
-        self.clock += max(0.0, timeout)
+        self.clock += max(_TICK_S, timeout)
         return []
 
 
