@@ -24,6 +24,10 @@ DOCS = Path(__file__).parent
 COMMANDS = (
     (),
     ("serve",),
+    ("bench",),
+    ("bench", "profile"),
+    ("bench", "compare"),
+    ("tune",),
     ("doctor",),
     ("engines",),
     ("engines", "list"),

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from onebit import __version__
-from onebit.commands import console, doctor, engines, models, serve
+from onebit.commands import bench, console, doctor, engines, models, serve, tune
 from onebit.errors import OnebitError
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ app.command("serve", cls=GroupedCommand, short_help="Serve a model through one O
     serve.serve
 )
 app.command("doctor", short_help="What works here, what does not, and how to fix it.")(doctor.doctor)
+app.command("tune", short_help="Measure, then say which command lines to use.")(tune.tune)
+app.add_typer(bench.app, name="bench")
 app.add_typer(engines.app, name="engines")
 app.add_typer(models.app, name="models")
 
