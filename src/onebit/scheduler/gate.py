@@ -188,7 +188,7 @@ class Gate:
             if lease.future is not None and lease.future.cancelled():  # its task has not run yet
                 self._leave_line(lease)
                 continue
-            claim = slots.claim(lease.ask.need)
+            claim = slots.claim(lease.ask.need, waiting=line.size - 1)
             if claim is None:
                 other = self._one_that_fits(model, lowest)
                 if other is None:
@@ -386,7 +386,7 @@ class Gate:
         for lease in model.line.in_order(lowest, self._at_cap):
             if lease.future is not None and lease.future.cancelled():
                 continue
-            claim = slots.claim(lease.ask.need, blocked)
+            claim = slots.claim(lease.ask.need, blocked, waiting=model.line.size - 1)
             if claim is not None:
                 return lease, claim
             blocked |= slots.contenders(lease.ask.need)
