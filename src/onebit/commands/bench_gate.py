@@ -9,6 +9,7 @@ import typer
 if TYPE_CHECKING:
     from onebit.bench.gate import Run
 
+_WIDE = 120  # columns, from which there is room for intervals
 _SIZES = (100, 1_000, 10_000, 50_000)
 
 
@@ -42,10 +43,11 @@ def gate(
                 size: runner.run(bench.measure(size, max(1, rounds // 3), ["onebit", bench.FIFO])) for size in _SIZES
             }
         choice = bench.victim_choice_ms(200)
-    head = ["gate", "admissions/s", "to the bare FIFO", "to broadcast", "p99 wait / ideal"]
-    print_table(head, [_row(name, found) for name in found], md=md)
+    wide = md or console.out().width >= _WIDE
+    head = ["gate", "admissions/s", "to bare FIFO", "to broadcast", "p99 / ideal"]
+    print_table(head, [_row(name, found, wide) for name in found], md=md)
     head = ["waiters", "onebit, µs each", "bare FIFO, µs each", "ratio of rates"]
-    print_table(head, [_grown(size, runs) for size, runs in growth.items()], md=md)
+    print_table(head, [_grown(size, runs, wide) for size, runs in growth.items()], md=md)
     facts = machine()
     typer.echo(f"Choosing whom to evict, of 200 models in memory: {choice:.2f} ms.")
     typer.echo(
@@ -53,36 +55,37 @@ def gate(
     )
 
 
-def _row(name: str, found: dict[str, list[Run]]) -> list[str]:
+def _row(name: str, found: dict[str, list[Run]], wide: bool) -> list[str]:
     from onebit.bench import gate as bench
-    from onebit.bench.stats import estimate
 
     runs = found[name]
-    rate = estimate([run.rate for run in runs])
-    waits = estimate([run.p99_over_ideal for run in runs])
     return [
         name,
-        rate.text(0) if rate else "",
-        _ratio(runs, found[bench.FIFO], 2),
-        _ratio(runs, found[bench.BROADCAST], 1),
-        waits.text(2) if waits else "",
+        _text([run.rate for run in runs], 0, wide),
+        _text(_ratios(runs, found[bench.FIFO]), 2, wide),
+        _text(_ratios(runs, found[bench.BROADCAST]), 1, wide),
+        _text([run.p99_over_ideal for run in runs], 2, wide),
     ]
 
 
-def _grown(size: int, runs: dict[str, list[Run]]) -> list[str]:
+def _grown(size: int, runs: dict[str, list[Run]], wide: bool) -> list[str]:
     from onebit.bench import gate as bench
+
+    ours, bare = runs["onebit"], runs[bench.FIFO]
+    each = [_text([1e6 / run.rate for run in some], 1, wide) for some in (ours, bare)]
+    return [f"{size:,}", *each, _text(_ratios(ours, bare), 2, wide)]
+
+
+def _ratios(of: list[Run], to: list[Run]) -> list[float]:
+    """Round by round: the two were measured in one round."""
+    return [a.rate / b.rate for a, b in zip(of, to, strict=True)]
+
+
+def _text(values: list[float], digits: int, wide: bool) -> str:
+    """The median, with its 95 % interval where there is room."""
     from onebit.bench.stats import estimate
 
-    cells = [f"{size:,}"]
-    for name in ("onebit", bench.FIFO):
-        each = estimate([1e6 / run.rate for run in runs[name]])
-        cells.append(each.text(1) if each else "")
-    return [*cells, _ratio(runs["onebit"], runs[bench.FIFO], 2)]
-
-
-def _ratio(of: list[Run], to: list[Run], digits: int) -> str:
-    """Round by round: both were measured one after the other."""
-    from onebit.bench.stats import estimate
-
-    found = estimate([a.rate / b.rate for a, b in zip(of, to, strict=True)])
-    return found.text(digits) if found else ""
+    found = estimate(values)
+    if found is None:
+        return ""
+    return found.text(digits) if wide else f"{found.median:,.{digits}f}"
