@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from onebit import __version__
-from onebit.commands import bench, console, doctor, engines, models, serve, tune
+from onebit.commands import bench, bench_gate, console, doctor, engines, models, serve, tune
 from onebit.errors import OnebitError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ app.command("serve", cls=GroupedCommand, short_help="Serve a model through one O
 )
 app.command("doctor", short_help="What works here, what does not, and how to fix it.")(doctor.doctor)
 app.command("tune", short_help="Measure, then say which command lines to use.")(tune.tune)
+bench.app.command("gate", short_help="What an admission costs, beside other gates.")(bench_gate.gate)
 app.add_typer(bench.app, name="bench")
 app.add_typer(engines.app, name="engines")
 app.add_typer(models.app, name="models")

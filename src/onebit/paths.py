@@ -41,14 +41,14 @@ def sources_dir() -> Path:
     return cache_dir() / "source"
 
 
-def profiles_dir() -> Path:
-    """What `onebit bench profile` measured: one file per pair of engines."""
-    return cache_dir() / "profiles"
-
-
 def memory_file() -> Path:
     """How many bytes engines were seen to hold."""
     return cache_dir() / "memory.json"
+
+
+def profiles_dir() -> Path:
+    """What `onebit bench profile` measured: one file per pair of engines."""
+    return cache_dir() / "profiles"
 
 
 def run_root() -> Path:

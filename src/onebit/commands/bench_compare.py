@@ -30,6 +30,7 @@ def compare(
     from onebit.bench.compare import between, differences, within
     from onebit.bench.results import read
     from onebit.commands import console
+    from onebit.commands.bench_table import print_table
     from onebit.errors import ConfigError
 
     first = list(read(base))
@@ -53,28 +54,7 @@ def compare(
         ]
         for p in pairings
     ]
-    if md:
-        lines = [head, ["---"] * len(head), *rows]
-        typer.echo("\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines))
-    else:
-        _print(head, rows)
+    verdicts = {"faster": "green", "slower": "red"}
+    print_table(head, rows, md=md, left=(1, 3, 6), colours=verdicts)
     for line in changed:
         console.err().print(f"note: they differ in {line}", markup=False)
-
-
-def _print(head: list[str], rows: list[list[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from onebit.commands import console
-
-    out = console.out() if console.out().is_terminal else Console(width=160, highlight=False)
-    colours = {"faster": "green", "slower": "red"}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
-    for i, heading in enumerate(head):
-        table.add_column(heading, justify="left" if i in (1, 3, 6) else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row[:-1]), Text(row[-1], colours.get(row[-1], "dim")))
-    out.print(table)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from onebit.memory.residency import Residency
-from onebit.scheduler.choose import choose
 from onebit.scheduler.gate import Gate
 from onebit.scheduler.lease import Lease
 from onebit.tiers import Tier
@@ -18,7 +17,7 @@ def overlooked(gate: Gate, age: float) -> Lease | None:
         lease = gate.next_served(model)
         if lease is None or lease.joined > before or (lease.future is not None and lease.future.done()):
             continue
-        if choose(model.slots.views(), lease.ask.need):
+        if model.slots.has_room(lease.ask.need, model.line.size - 1):
             return lease
     return None
 

@@ -188,7 +188,7 @@ class Gate:
             if lease.future is not None and lease.future.cancelled():  # its task has not run yet
                 self._leave_line(lease)
                 continue
-            claim = slots.claim(lease.ask.need)
+            claim = slots.claim(lease.ask.need, waiting=line.size - 1)
             if claim is None:
                 other = self._one_that_fits(model, lowest)
                 if other is None:
@@ -240,26 +240,14 @@ class Gate:
         if any(self.running()):
             await self._drained.wait()
 
-    # --- the only place that waits ---------------------------------------------------------------------------
+    # --- those who wait ------------------------------------------------------------------------------------------
 
-    async def wait(self, lease: Lease) -> None:
-        """Stand in line until the slots are there. Raises what `admit` says."""
+    def join(self, lease: Lease) -> asyncio.Future[None] | None:
+        """Stand in line. Returns what to wait for; None when a slot was found at once. Raises QueueFull."""
         model = lease.model
         if model.line.size >= self.limits.max_waiting and not lease.front:
             self._make_place(model, lease)
-        self._join(model, lease)
-        if lease.claim is None:
-            assert lease.future is not None  # noqa: S101
-            try:
-                await lease.future
-            except BaseException:
-                self._step_out(lease)
-                raise
-        if lease.error is not None:
-            raise lease.error
-
-    def _join(self, model: Model, lease: Lease) -> None:
-        lease.future = asyncio.get_running_loop().create_future()
+        future = lease.future = asyncio.get_running_loop().create_future()
         lease.joined = self.clock()
         model.line.join(lease)
         if not self._patience.awake:
@@ -272,6 +260,15 @@ class Gate:
             self.hand_over(model)  # a waiter with other needs may pass those in line
         if model.residency is not _RESIDENT and lease.claim is None:
             self.rearrange()
+        return future if lease.claim is None else None
+
+    def step_out(self, lease: Lease) -> None:
+        """Its task was cancelled: out of the line, or, granted in the same tick, the slot goes on to the next."""
+        if self._leave_line(lease):
+            self.hand_over(lease.model)  # it kept the engines it could use from those behind it
+            self.rearrange()
+        elif lease.claim is not None:
+            self.give_back(lease)
 
     def _make_place(self, model: Model, lease: Lease) -> None:
         """The line is full: a lower tier, or a key with more places, gives one up; else the newcomer is refused."""
@@ -284,14 +281,6 @@ class Gate:
         if out is None:
             raise full
         self.refuse(out, full)
-
-    def _step_out(self, lease: Lease) -> None:
-        """Its task was cancelled."""
-        if self._leave_line(lease):
-            self.hand_over(lease.model)  # it kept the engines it could use from those behind it
-            self.rearrange()
-        elif lease.claim is not None:
-            self.give_back(lease)  # cancelled in the tick it was granted
 
     def _leave_line(self, lease: Lease) -> bool:
         if not lease.model.line.leave(lease):
@@ -386,7 +375,7 @@ class Gate:
         for lease in model.line.in_order(lowest, self._at_cap):
             if lease.future is not None and lease.future.cancelled():
                 continue
-            claim = slots.claim(lease.ask.need, blocked)
+            claim = slots.claim(lease.ask.need, blocked, waiting=model.line.size - 1)
             if claim is not None:
                 return lease, claim
             blocked |= slots.contenders(lease.ask.need)

@@ -84,8 +84,17 @@ class Lease:
                 self._on_stop()
 
     async def __aenter__(self) -> Lease:
-        if not self._gate.take(self):
-            await self._gate.wait(self)
+        gate = self._gate
+        if not gate.take(self):
+            future = gate.join(self)
+            if future is not None:
+                try:
+                    await future
+                except BaseException:
+                    gate.step_out(self)
+                    raise
+            if self.error is not None:
+                raise self.error
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -13,7 +13,9 @@ from onebit.memory.residency import Residency, Step, after
 from onebit.scheduler.choose import EngineView
 from onebit.scheduler.lease import Lease
 from onebit.scheduler.line import Line
+from onebit.scheduler.profile import Grid
 from onebit.scheduler.slots import SlotLedger
+from onebit.scheduler.split import HOLD_GAIN
 from onebit.tiers import Tier
 
 _RATE_WINDOW = 32  # releases that the drain rate is measured over
@@ -31,6 +33,8 @@ class ModelSpec:
     pinned: bool = False
     preload: bool = False
     idle_unload: float | None = None  # seconds
+    grid: Grid | None = None  # what was measured of its two engines together
+    hold_gain: float = HOLD_GAIN
 
 
 class Model:
@@ -61,7 +65,7 @@ class Model:
     def renew(self, spec: ModelSpec) -> None:
         """Take another spec, while nothing runs."""
         self.spec, self.successor = spec, None
-        self.slots = SlotLedger(spec.engines)
+        self.slots = SlotLedger(spec.engines, spec.grid, spec.hold_gain)
         self.needs = dict(spec.needs)
         self.causes: dict[str, str] = {}  # why an engine is gone, one sentence each
 
