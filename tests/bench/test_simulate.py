@@ -121,3 +121,16 @@ def test_thousands_of_users_in_bursts() -> None:
     outcome = simulate(_scene(), arrivals)
     assert outcome.figures.answers == len(arrivals) and sum(outcome.served) == len(arrivals)
     assert outcome.served[1] > 0, "a burst of 25 does not fit into the first engine"
+
+
+def test_the_choice_by_the_profile_is_the_one_that_is_simulated() -> None:
+    """The first engine falls off at three requests: the threshold fills it all the same, the profile does not."""
+    cliff = {1: 20.0, 2: 40.0, 3: 15.0, 4: 16.0}
+    points = {(a, 0): total for a, total in cliff.items()} | {(0, b): 12.0 * b for b in range(1, 5)}
+    grid = Grid(points | {(a, b): cliff[a] * 0.8 + 9.0 * b for a in cliff for b in range(1, 5)})
+    arrivals = bursty(poisson(1.5, 400, seed=5), 3)
+    threshold = simulate(_scene(grid, slots=(4, 4), adaptive_at=4), arrivals).figures
+    profile = simulate(_scene(grid, slots=(4, 4), adaptive_at=None), arrivals).figures
+    assert threshold.ttft_ms is not None and profile.ttft_ms is not None
+    assert profile.user_tok_s is not None and threshold.user_tok_s is not None
+    assert profile.user_tok_s > 1.5 * threshold.user_tok_s and profile.ttft_ms.p95 < threshold.ttft_ms.p95

@@ -21,6 +21,7 @@ from onebit.scheduler.gate import Gate, Limits
 from onebit.scheduler.lease import Ask
 from onebit.scheduler.model import Model, ModelSpec
 from onebit.scheduler.profile import Grid
+from onebit.scheduler.split import HOLD_GAIN
 from onebit.tiers import Tier
 
 _MODEL = "simulated"
@@ -32,11 +33,12 @@ class Scene:
 
     grid: Grid
     slots: tuple[int, int]
-    adaptive_at: int
+    adaptive_at: int | None  # the fixed threshold; None: the choice goes by the profile
     tokens: int
     prompt_tokens: int
     prompt_tok_s: float  # of one prompt; prompts are taken not to slow down those who decode
     tiers: Mapping[Tier, float] = field(default_factory=lambda: {Tier.FREE: 1.0})  # shares of the requests
+    hold_gain: float = HOLD_GAIN
     max_waiting: int = 1024
     max_wait: float = 600.0
     seed: int = 1
@@ -65,7 +67,8 @@ class _Simulation:
             EngineView("first", first, rank=0, row_limit=scene.adaptive_at),
             EngineView("second", second, rank=1),
         )
-        self._model = Model(ModelSpec(_MODEL, views, {}))
+        grid = scene.grid if scene.adaptive_at is None else None
+        self._model = Model(ModelSpec(_MODEL, views, {}, grid=grid, hold_gain=scene.hold_gain))
         self._model.residency = Residency.RESIDENT
         self._served: Counter[str] = Counter()
         self._longest = 0

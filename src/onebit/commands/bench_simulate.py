@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from onebit.bench.simulate import Outcome, Scene
+    from onebit.bench.simulate import Outcome
     from onebit.tiers import Tier
 
 
@@ -31,8 +32,11 @@ def simulate(
         typer.Option("--parallel", "-np", help="Slots of the two engines.", metavar="N,M", show_default="as measured"),
     ] = None,
     adaptive_at: Annotated[
-        int, typer.Option("--adaptive-at", help="Requests on the first engine before the second is used.")
+        int, typer.Option("--adaptive-at", help="The fixed threshold to compare with; 0: none.")
     ] = 8,
+    hold_gain: Annotated[
+        float, typer.Option("--hold-gain", help="Share to be gained for a request to wait beside a free slot.")
+    ] = 0.10,
     draft: Annotated[int, typer.Option("--draft", help="The grid of this draft length.")] = 0,
     tokens: Annotated[int, typer.Option("--tokens", "-n", help="Tokens of each answer.")] = 128,
     prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", "-p", help="Tokens of each prompt.")] = 64,
@@ -46,9 +50,9 @@ def simulate(
 ) -> None:
     """Simulate a crowd on two engines: the router's own gate and choice, with a profile's service times.
 
-    Nothing is started. The rows are those of a live open loop (`onebit bench --rate`), one for all and one for each
-    tier, so the two can be compared. A prompt is taken not to slow down those who decode, so crowds of long prompts
-    come out too well.
+    Nothing is started. The rows are those of a live open loop (`onebit bench --rate`): with the choice by the profile,
+    then with the fixed threshold, and each tier for itself where there are several. A prompt is taken not to slow down
+    those who decode, so crowds of long prompts come out too well.
 
     \b
     onebit bench simulate ~/.cache/onebit/profiles/0123456789abcdef.json --rate 2.5
@@ -67,7 +71,8 @@ def simulate(
     within("--duration", duration, 1, 7 * 86_400)
     within("--burst", burst, 1, 10_000)
     within("--prompt-rate", prompt_rate, 0.1, 10_000_000)
-    within("--adaptive-at", adaptive_at, 1, 1024)
+    within("--adaptive-at", adaptive_at, 0, 1024)
+    within("--hold-gain", hold_gain, 0, 10)
     within("--max-waiting", max_waiting, 0, 1_000_000)
     within("--max-wait", max_wait, 0, 86_400)
     shares = _shares(tiers)
@@ -88,15 +93,24 @@ def simulate(
         arrivals = bursty(arrivals, burst)
     if not arrivals:
         raise ConfigError(f"--rate {rate:g} for {duration:g} s: not one request comes", hint="raise one of them")
-    scene = Scene(grid, slots, adaptive_at, tokens, prompt_tokens, prompt_rate, shares, max_waiting, max_wait, seed)
+    scene = Scene(
+        *(grid, slots, None, tokens, prompt_tokens, prompt_rate, shares),
+        hold_gain=hold_gain,
+        max_waiting=max_waiting,
+        max_wait=max_wait,
+        seed=seed,
+    )
+    outcomes = {"by profile": run(scene, arrivals)}
+    if adaptive_at:
+        outcomes[f"at {adaptive_at}"] = run(replace(scene, adaptive_at=adaptive_at), arrivals)
     origin = trace.name if trace is not None else f"{rate:g}/s for {duration:g} s, seed {seed}, {burst} at a time"
     on = {
         "profile": profile.name,
         "first": stored.key.first,
         "second": stored.key.second,
-        "slots": f"{slots[0]},{slots[1]}",
+        "slots": f"{slots[0]}+{slots[1]}",
     }
-    _show(run(scene, arrivals), scene, {**on, "adaptive_at": adaptive_at}, origin, json_file)
+    _show(outcomes, on, {"tokens": tokens, "prompt_tokens": prompt_tokens, "arrivals": origin}, json_file)
 
 
 def _shares(text: str) -> Mapping[Tier, float]:
@@ -118,22 +132,23 @@ def _shares(text: str) -> Mapping[Tier, float]:
     return found
 
 
-def _show(outcome: Outcome, scene: Scene, on: dict[str, Any], origin: str, file: Path | None) -> None:
+def _show(outcomes: Mapping[str, Outcome], on: dict[str, Any], settings: dict[str, Any], file: Path | None) -> None:
     from onebit.bench.results import Cell, Result, ResultsFile
     from onebit.commands import console
     from onebit.commands.bench_display import finish
 
-    settings = {"tokens": scene.tokens, "prompt_tokens": scene.prompt_tokens, "arrivals": origin}
-    rows = {"simulated": outcome.figures}
-    if len(outcome.by_tier) > 1:
-        rows |= {tier.name.lower(): figures for tier, figures in outcome.by_tier.items()}
+    rows = {}
+    for name, outcome in outcomes.items():
+        rows[name] = outcome.figures
+        if len(outcome.by_tier) > 1:
+            rows |= {f"{name}, {tier.name.lower()}": figures for tier, figures in outcome.by_tier.items()}
     results = [Result(Cell(name, 0, 0, "open"), figures, settings, on) for name, figures in rows.items()]
     if file is not None:
         stored = ResultsFile(file, resume=False)
         for result in results:
             stored.add(result)
     finish(results, None)
-    first, second = outcome.served
-    console.out().print(
-        f"{first:,} on the first engine, {second:,} on the second; longest line {outcome.longest_line:,}"
-    )
+    for name, outcome in outcomes.items():
+        first, second = outcome.served
+        line = f"{name}: {first:,} on the first engine, {second:,} on the second; longest line {outcome.longest_line:,}"
+        console.out().print(line)
