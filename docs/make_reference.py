@@ -27,6 +27,7 @@ COMMANDS = (
     ("bench",),
     ("bench", "profile"),
     ("bench", "compare"),
+    ("bench", "gate"),
     ("bench", "simulate"),
     ("tune",),
     ("doctor",),
