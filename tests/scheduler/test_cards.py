@@ -425,7 +425,7 @@ async def _any_schedule(steps: Steps) -> None:
         world.cards.check_invariants()
         used = world.cards.ledger.used()["card"]
         assert used <= 20, "more is reserved than there is"
-        running = Counter(lease.ask.key for m in gate.models.values() for lease in m.running)
+        running = Counter(lease.ask.key for lease in gate.running())
         assert running["k1"] <= 1
     world.fails.clear()
     await finish(*crowd)

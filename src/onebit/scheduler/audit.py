@@ -27,7 +27,9 @@ def check(gate: Gate) -> None:
     background = 0
     for model in gate.models.values():
         model.slots.check_invariants()
-        claimed = sum(lease.slots for lease in model.running)
+        claimed = sum(lease.slots for lease in model.running.values())
+        if any(lease.claim is None or lease.claim.id != id for id, lease in model.running.items()):
+            raise AssertionError(f"{model.name}: a claim is entered for another request")
         if claimed != model.slots.in_use:
             raise AssertionError(f"{model.name}: {claimed} slots held by requests, {model.slots.in_use} in use")
         in_line = model.line.everyone()
@@ -35,7 +37,7 @@ def check(gate: Gate) -> None:
             raise AssertionError(f"{model.name}: the line is not what it says it is")
         if any(lease.claim is not None or lease.error is not None for lease in in_line):
             raise AssertionError("one that was served is still in line")
-        background += sum(lease.tier is Tier.BACKGROUND for lease in (*in_line, *model.running))
+        background += sum(lease.tier is Tier.BACKGROUND for lease in (*in_line, *model.running.values()))
     if background != gate.background:
         raise AssertionError(f"{gate.background} background requests counted, {background} there")
     for lease in gate.running():

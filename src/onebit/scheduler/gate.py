@@ -56,6 +56,7 @@ class Gate:
         self.background = 0  # background requests that run or wait
         self._drained = asyncio.Event()
         self._patience = Patience(self)
+        self._loop: asyncio.AbstractEventLoop | None = None  # asked for once: the question is a system call
         self.set_limits(limits)
 
     def set_limits(self, limits: Limits) -> None:
@@ -85,7 +86,7 @@ class Gate:
 
     def running(self) -> Iterator[Lease]:
         """The requests at work, over all models."""
-        return (lease for model in self.models.values() for lease in model.running)
+        return (lease for model in self.models.values() for lease in model.running.values())
 
     def admit(self, ask: Ask, *, left: str | None = None, front: bool = False) -> Lease:
         """Hold slots for the length of the block: `async with gate.admit(ask) as lease`.
@@ -138,11 +139,11 @@ class Gate:
         lease.claim = None
         now = self.clock()
         running, line, key = model.running, model.line, lease.ask.key
-        running.discard(lease)
         model.releases.append(now)
         model.served[lease.tier] = now
         free_again = key in self._caps and self._ends_for(key)
         if not line.size or not self._hand_on(model, claim):
+            del running[claim.id]
             model.slots.release(claim)
             if line.size:
                 self.hand_over(model)
@@ -155,7 +156,7 @@ class Gate:
             self._hand_over_background()
         if free_again:
             self._hand_over_to(key)
-        if (self.memory_is_wanted or not running) and not any(other.tier is lease.tier for other in running):
+        if (self.memory_is_wanted or not running) and not any(other.tier is lease.tier for other in running.values()):
             self.rearrange()
         if self._closed is not None and not any(self.running()):
             self._drained.set()
@@ -189,12 +190,14 @@ class Gate:
                 self._leave_line(lease)
                 continue
             claim = slots.claim(lease.ask.need, waiting=line.size - 1)
-            if claim is None:
+            if claim is not None:
+                line.pop(lowest, self._at_cap)
+            else:
                 other = self._one_that_fits(model, lowest)
                 if other is None:
                     return
                 lease, claim = other
-            line.leave(lease, served=True)
+                line.leave(lease)
             self._begin(model, lease, claim)
             if lease.future is not None:
                 lease.future.set_result(None)
@@ -208,7 +211,7 @@ class Gate:
 
     def stop_running(self, model: Model) -> None:
         """End what still runs on a model that must go."""
-        for lease in tuple(model.running):
+        for lease in tuple(model.running.values()):
             lease.stop(Stop.EVICTED)
 
     def engine_changed(self, name: str, engine: str, standing: Standing, cause: str | None = None) -> None:
@@ -247,7 +250,10 @@ class Gate:
         model = lease.model
         if model.line.size >= self.limits.max_waiting and not lease.front:
             self._make_place(model, lease)
-        future = lease.future = asyncio.get_running_loop().create_future()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        future = lease.future = loop.create_future()
         lease.joined = self.clock()
         model.line.join(lease)
         if not self._patience.awake:
@@ -294,7 +300,7 @@ class Gate:
 
     def _begin(self, model: Model, lease: Lease, claim: Claim) -> None:
         lease.claim = claim
-        model.running.add(lease)
+        model.running[claim.id] = lease
         key = lease.ask.key
         if key in self._caps:
             self._in_flight[key] += 1
@@ -317,7 +323,7 @@ class Gate:
         """Is there work above background on the model's cards?"""
         return any(
             other.line.size > other.line.count(_BACKGROUND)
-            or any(lease.tier is not _BACKGROUND for lease in other.running)
+            or any(lease.tier is not _BACKGROUND for lease in other.running.values())
             for other in self.models.values()
             if not model.spec.cards.isdisjoint(other.spec.cards)
         )
@@ -329,7 +335,7 @@ class Gate:
             return
         for other in self.models.values():
             if not model.spec.cards.isdisjoint(other.spec.cards):
-                for running in tuple(other.running):
+                for running in tuple(other.running.values()):
                     if running.tier is _BACKGROUND:
                         running.stop(Stop.PREEMPTED)
 

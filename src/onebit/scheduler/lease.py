@@ -14,6 +14,7 @@ from onebit.tiers import Tier
 
 if TYPE_CHECKING:
     from onebit.scheduler.gate import Gate
+    from onebit.scheduler.line import Turn
     from onebit.scheduler.model import Model
     from onebit.scheduler.slots import Claim
 
@@ -47,6 +48,7 @@ class Lease:
     front = False  # it was served before, and goes before the others of its tier
     joined = 0.0  # when it began to wait
     lifted = 0.0  # when waiting brought it into its present tier
+    turn: Turn | None = None  # where it stands in line, while it does
     future: asyncio.Future[None] | None = None  # while it waits
     claim: Claim | None = None
     error: OnebitError | None = None

@@ -42,7 +42,7 @@ class Model:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.line = Line()
-        self.running: set[Lease] = set()
+        self.running: dict[int, Lease] = {}  # by the claim's id: a slot handed on changes one entry
         self.releases: deque[float] = deque(maxlen=_RATE_WINDOW)
         self.residency = Residency.ABSENT
         self.served = [-inf, -inf, -inf, -inf]  # by tier: when one last ended here
@@ -80,11 +80,11 @@ class Model:
 
     def highest_running(self) -> Tier | None:
         """The highest tier that runs here."""
-        return max((lease.tier for lease in self.running), default=None)
+        return max((lease.tier for lease in self.running.values()), default=None)
 
     def count_running(self, tier: Tier) -> int:
         """How many of a tier run here."""
-        return sum(lease.tier is tier for lease in self.running)
+        return sum(lease.tier is tier for lease in self.running.values())
 
     def failed(self, now: float, cause: str) -> None:
         """A load failed, or all its engines did: cool down."""
