@@ -43,9 +43,9 @@ def check(gate: Gate) -> None:
     for lease in gate.running():
         if lease.tier is Tier.BACKGROUND and lease.stopped is None and gate.is_busy(lease.model):
             raise AssertionError("background work runs beside a higher tier")
-    for key, (counted, cap) in gate.in_flight().items():
+    for key, counted in gate.caps.running.items():
         running = sum(lease.ask.key == key for lease in gate.running())
-        if running != counted or running > cap:
-            raise AssertionError(f"{key}: {running} in flight, {counted} counted, {cap} allowed")
+        if running != counted or (key in gate.caps.full) != (running >= gate.caps.limits[key]):
+            raise AssertionError(f"{key}: {running} in flight, {counted} counted, {gate.caps.limits[key]} allowed")
     if overlooked(gate, 0) is not None:
         raise AssertionError("somebody waits for what is free")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import Protocol
 
-from onebit.errors import DoesNotFit, LoadFailed, OnebitError, Protected, UnknownModel
+from onebit.errors import DoesNotFit, OnebitError, Protected
 from onebit.memory.history import History
 from onebit.memory.ledger import MemoryLedger
 from onebit.memory.policy import Rules, arrange
@@ -15,9 +15,8 @@ from onebit.memory.residency import Residency, Step
 from onebit.scheduler.choose import Standing
 from onebit.scheduler.gate import Gate
 from onebit.scheduler.model import Model, ModelSpec
+from onebit.scheduler.refusals import bounded, gone, load_failed
 from onebit.tiers import Tier
-
-_MAX_RETRY_AFTER_S = 60.0
 
 
 class Effects(Protocol):
@@ -122,11 +121,7 @@ class Cards:
         model.asked_at = None
         if model.residency in (Residency.LOADING, Residency.RESIDENT):
             self._unload(model, "failed")
-        error = LoadFailed(
-            f"{name} could not be loaded: {cause}",
-            hint="it is tried again after a pause",
-            retry_after=self._bounded(model.cool_until - self.gate.clock()),
-        )
+        error = load_failed(model, self.gate.clock())
         for lease in model.line.everyone():
             self.gate.refuse(lease, error)
         self.moved()
@@ -183,7 +178,7 @@ class Cards:
         model = self.gate.models[name]
         model.leaving_for_good = True
         for lease in model.line.everyone():
-            self.gate.refuse(lease, UnknownModel(f"the model {name!r} is served no more", param="model"))
+            self.gate.refuse(lease, gone(name))
         if model.residency is Residency.ABSENT:
             self._forget(model)
         elif model.residency is not Residency.LEAVING:
@@ -230,7 +225,7 @@ class Cards:
             error = Protected(
                 f"there is no memory for {model.name} now: requests of a higher tier were served from it lately",
                 hint="try again when their protection has ended",
-                retry_after=self._bounded(seconds),
+                retry_after=bounded(seconds),
             )
         model.asked_at = None
         for lease in model.line.everyone():
@@ -248,7 +243,3 @@ class Cards:
 
     def _forget(self, model: Model) -> None:
         del self.gate.models[model.name]
-
-    @staticmethod
-    def _bounded(seconds: float) -> float:
-        return min(_MAX_RETRY_AFTER_S, max(1.0, seconds))

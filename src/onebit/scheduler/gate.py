@@ -9,13 +9,14 @@ What is asked in every admission is written flat: a call costs 0.1 µs, and an a
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from time import monotonic
 
-from onebit.errors import InvalidRequest, LoadFailed, OnebitError, QueueFull, Unavailable, UnknownModel
+from onebit.errors import OnebitError
 from onebit.memory.residency import Residency
+from onebit.scheduler import refusals
+from onebit.scheduler.caps import Caps
 from onebit.scheduler.choose import Need, Standing
 from onebit.scheduler.lease import Ask, Lease, Stop
 from onebit.scheduler.model import Model
@@ -23,7 +24,6 @@ from onebit.scheduler.patience import Patience
 from onebit.scheduler.slots import Claim
 from onebit.tiers import Tier
 
-_MAX_RETRY_AFTER_S = 60.0  # OpenAI's SDKs give up on delays over one or two minutes
 _BACKGROUND, _RESIDENT = Tier.BACKGROUND, Residency.RESIDENT  # looked up on the enum, each costs 0.05 µs a time
 
 
@@ -62,12 +62,8 @@ class Gate:
     def set_limits(self, limits: Limits) -> None:
         """Other bounds, from now on."""
         self.limits = limits
-        self._caps = dict(limits.max_in_flight)
-        self._in_flight = dict.fromkeys(self._caps, 0)
-        for lease in self.running():
-            if lease.ask.key in self._caps:
-                self._in_flight[lease.ask.key] += 1
-        self._at_cap = {key for key, cap in self._caps.items() if self._in_flight[key] >= cap}
+        self.caps = Caps(dict(limits.max_in_flight), (lease.ask.key for lease in self.running()))
+        self._patience.limits_changed()
 
     @property
     def waiting(self) -> int:
@@ -98,7 +94,7 @@ class Gate:
         """
         model = self.models.get(ask.model)
         if model is None:
-            raise UnknownModel(f"the model {ask.model!r} is served no more", param="model")
+            raise refusals.gone(ask.model)
         lease = Lease(self, model, ask)
         if front or left is not None:
             lease.front, lease.left = True, left
@@ -112,7 +108,8 @@ class Gate:
         if self._closed is not None:
             raise self._closed()
         if model.residency is not _RESIDENT:
-            self._refuse_if_unavailable(model)
+            if (error := refusals.not_loaded(model, self.clock())) is not None:
+                raise error
             return False
         claim = None
         if lease.left is not None:  # another engine; it was admitted before, so it need not stand in line
@@ -128,7 +125,7 @@ class Gate:
             self._begin(model, lease, claim)
             return True
         if not model.slots.serves_all and model.slots.hopeless(lease.ask.need):
-            raise self.hopeless_error(model, lease.ask.need)
+            raise refusals.hopeless(model, lease.ask.need)
         return False
 
     def give_back(self, lease: Lease) -> None:
@@ -141,7 +138,7 @@ class Gate:
         running, line, key = model.running, model.line, lease.ask.key
         model.releases.append(now)
         model.served[lease.tier] = now
-        free_again = key in self._caps and self._ends_for(key)
+        free_again = self.caps.ended(key)
         if not line.size or not self._hand_on(model, claim):
             del running[claim.id]
             model.slots.release(claim)
@@ -167,7 +164,7 @@ class Gate:
             return False
         line = model.line
         lowest = 0 if not self.background and model.hold is None else self._lowest(model)
-        lease = line.pop(lowest, self._at_cap)
+        lease = line.pop(lowest, self.caps.full)
         if lease is None:
             return False
         future = lease.future
@@ -183,7 +180,7 @@ class Gate:
         line, slots = model.line, model.slots
         while self._closed is None and model.residency is _RESIDENT and line.size and not slots.full:
             lowest = self._lowest(model)
-            lease = line.first(lowest, self._at_cap)
+            lease = line.first(lowest, self.caps.full)
             if lease is None:
                 return
             if lease.future is not None and lease.future.cancelled():  # its task has not run yet
@@ -191,7 +188,7 @@ class Gate:
                 continue
             claim = slots.claim(lease.ask.need, waiting=line.size - 1)
             if claim is not None:
-                line.pop(lowest, self._at_cap)
+                line.pop(lowest, self.caps.full)
             else:
                 other = self._one_that_fits(model, lowest)
                 if other is None:
@@ -229,7 +226,7 @@ class Gate:
         if not model.slots.serves_all:
             for lease in model.line.everyone():
                 if model.slots.hopeless(lease.ask.need):
-                    self.refuse(lease, self.hopeless_error(model, lease.ask.need))
+                    self.refuse(lease, refusals.hopeless(model, lease.ask.need))
 
     def close(self, refusal: Callable[[], OnebitError]) -> None:
         """Refuse everyone from now on, those in line too; running requests go on."""
@@ -278,11 +275,7 @@ class Gate:
 
     def _make_place(self, model: Model, lease: Lease) -> None:
         """The line is full: a lower tier, or a key with more places, gives one up; else the newcomer is refused."""
-        full = QueueFull(
-            f"{model.line.size} requests are waiting for {model.name} already, the most this server queues",
-            hint="try again later, or start the server with a larger --max-waiting",
-            retry_after=self.retry_after(model),
-        )
+        full = refusals.line_full(model, self.clock())
         out = model.line.to_displace(lease.tier, lease.ask.key) if self.limits.max_waiting else None
         if out is None:
             raise full
@@ -301,11 +294,8 @@ class Gate:
     def _begin(self, model: Model, lease: Lease, claim: Claim) -> None:
         lease.claim = claim
         model.running[claim.id] = lease
-        key = lease.ask.key
-        if key in self._caps:
-            self._in_flight[key] += 1
-            if self._in_flight[key] >= self._caps[key]:
-                self._at_cap.add(key)
+        if self.caps.limits:
+            self.caps.began(lease.ask.key)
 
     def _lowest(self, model: Model) -> int:
         """The lowest tier that may begin on this model now. Background only where no higher one runs or waits."""
@@ -313,7 +303,7 @@ class Gate:
         return lowest if model.hold is None else max(lowest, model.hold + 1)
 
     def _may_run(self, model: Model, lease: Lease) -> bool:
-        if lease.ask.key in self._at_cap:
+        if lease.ask.key in self.caps.full:
             return False
         if lease.tier is _BACKGROUND:
             return model.hold is None and not self.is_busy(model)
@@ -355,14 +345,6 @@ class Gate:
             if model.line.count(_BACKGROUND):
                 self.hand_over(model)
 
-    def _ends_for(self, key: str) -> bool:
-        """One of a key's requests has ended. True when it may run more now, and could not before."""
-        self._in_flight[key] -= 1
-        if self._in_flight[key] < self._caps[key] and key in self._at_cap:
-            self._at_cap.discard(key)
-            return True
-        return False
-
     def _hand_over_to(self, key: str) -> None:
         """It was passed over until now, here and elsewhere."""
         for model in self.models.values():
@@ -378,7 +360,7 @@ class Gate:
         slots = model.slots
         blocked: frozenset[str] = frozenset()
         everyone = slots.contenders(Need())
-        for lease in model.line.in_order(lowest, self._at_cap):
+        for lease in model.line.in_order(lowest, self.caps.full):
             if lease.future is not None and lease.future.cancelled():
                 continue
             claim = slots.claim(lease.ask.need, blocked, waiting=model.line.size - 1)
@@ -389,42 +371,6 @@ class Gate:
                 return None
         return None
 
-    def in_flight(self) -> dict[str, tuple[int, int]]:
-        """By key: (how many of its requests run, how many may)."""
-        return {key: (count, self._caps[key]) for key, count in self._in_flight.items()}
-
     def next_served(self, model: Model) -> Lease | None:
         """Who is first in line of those who may run now."""
-        return model.line.first(self._lowest(model), self._at_cap)
-
-    # --- the truth, for those who are refused ----------------------------------------------------------------------
-
-    def retry_after(self, model: Model) -> float:
-        """Seconds until the present line has drained, from the rate at which slots came free lately."""
-        if len(model.releases) < 2:
-            return 1.0
-        span = self.clock() - model.releases[0]
-        return min(_MAX_RETRY_AFTER_S, max(1.0, math.ceil((model.line.size + 1) * span / len(model.releases))))
-
-    def _refuse_if_unavailable(self, model: Model) -> None:
-        if model.leaving_for_good:
-            raise UnknownModel(f"the model {model.name!r} is served no more", param="model")
-        now = self.clock()
-        if model.cool_until > now:
-            raise LoadFailed(
-                f"{model.name} could not be loaded: {model.cause}",
-                hint="it is tried again after a pause",
-                retry_after=min(_MAX_RETRY_AFTER_S, model.cool_until - now),
-            )
-
-    def hopeless_error(self, model: Model, need: Need) -> OnebitError:
-        """Why no engine of the model can ever serve `need`."""
-        if need.plain and all(view.drafting for view in model.slots.views()):
-            return InvalidRequest(
-                "logprobs are not available here: the only engine drafts tokens (--mtp or --draft), and drafted"
-                " tokens come without their probabilities",
-                hint="leave logprobs out, or serve with --adaptive so that a plain engine runs beside",
-                param="logprobs",
-            )
-        causes = "; ".join(f"{name}: {cause}" for name, cause in model.causes.items())
-        return Unavailable(f"no engine is running: {causes}" if causes else "no engine is running", retry_after=1)
+        return model.line.first(self._lowest(model), self.caps.full)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from onebit.errors import WaitTooLong
+from onebit.scheduler.refusals import too_late
 from onebit.tiers import Tier
 
 if TYPE_CHECKING:
@@ -20,29 +20,32 @@ class Patience:
     def __init__(self, gate: Gate) -> None:
         self.awake = False
         self._gate = gate
+        self._timer: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
         """Somebody waits: look when they will have waited for too long."""
         self.awake = True
         self._look_in(self._gate.limits.max_wait)
 
+    def limits_changed(self) -> None:
+        """Those who wait may have waited for too long already."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._look_in(0)
+
     def _look_in(self, seconds: float) -> None:
         if self._gate.limits.max_wait_boost is not None:
             seconds = min(seconds, _LIFT_EVERY_S)
-        asyncio.get_running_loop().call_later(max(0.0, seconds), self._look)
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._look)
 
     def _look(self) -> None:
+        self._timer = None
         gate = self._gate
         now, limits = gate.clock(), gate.limits
         oldest = None
         for model in tuple(gate.models.values()):
             for lease in model.line.since(now - limits.max_wait):
-                error = WaitTooLong(
-                    f"no slot came free within {limits.max_wait:g} s",
-                    hint="try again later; --max-wait sets how long a request may wait",
-                    retry_after=gate.retry_after(model),
-                )
-                gate.refuse(lease, error)
+                gate.refuse(lease, too_late(model, now, limits.max_wait))
             if limits.max_wait_boost is not None:
                 for lease in model.line.to_lift(now - limits.max_wait_boost):
                     gate.lifted(lease, Tier(lease.tier + 1))
