@@ -80,6 +80,13 @@ class Gate:
         self.limits = limits
         self._caps = dict(limits.max_in_flight)
         self._in_flight = {key: self._count_in_flight(key) for key in self._caps}
+        for model in self.models.values():
+            self.hand_over(model)  # a key may run more than before
+        if self._timer is not None:  # it was set for the patience of before
+            self._timer.cancel()
+            self._expire()
+        if limits.max_wait_boost is not None and self._by_deadline and self._lift_timer is None:
+            self._lift()
 
     @property
     def waiting(self) -> int:
