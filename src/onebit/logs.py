@@ -97,14 +97,14 @@ def _request_line(entry: Entry, seconds: float) -> Iterator[Span]:
     yield (f"{entry.status or '---'}", style)
     yield (f" {_seconds(seconds):>6} s", "")
     yield (f" {entry.tokens:>5} tok" if entry.tokens is not None else " " * 10, "")
-    yield ("/".join(filter(None, (f"  {entry.model or entry.path}", entry.engine))), "bold")
-    yield (" ".join(filter(None, ("", entry.tier, entry.key))), "cyan")
+    yield (f"  {entry.model or entry.path}" + (f"/{entry.engine}" if entry.engine else ""), "bold")
+    yield ("".join(f" {word}" for word in (entry.tier, entry.key) if word), "cyan")
     if not good:
         yield (f" {entry.outcome}", style)
     if entry.admitted is not None and entry.admitted - entry.began >= 0.005:
         yield (f" wait {_seconds(entry.admitted - entry.began)}", "")
-    if entry.first is not None and entry.admitted is not None:
-        yield (f" first {_seconds(entry.first - entry.began)}", "")
+    if entry.first is not None and entry.admitted is not None and entry.began + seconds - entry.first >= 0.005:
+        yield (f" first {_seconds(entry.first - entry.began)}", "")  # else it came in one piece
     if entry.preemptions:
         yield (f" gave way {entry.preemptions}×", "")
     yield (f" {entry.id}", "dim")

@@ -48,7 +48,7 @@ _KEY_PATHS = frozenset({"/v1/engines", "/metrics"})  # what the operator sees: n
 _MAX_ID_CHARS = 128
 _DROP_BYTES, _DROP_S = 8 << 20, 2.0  # of a body that is too large; more is not worth a clear answer
 _MAX_HELD = 1 << 30  # a thousand waiting requests of the largest size would be 64 GiB
-_PROCESS = secrets.token_hex(8).encode()
+_PROCESS = secrets.token_hex(4).encode()
 _numbers = itertools.count(1)
 
 
