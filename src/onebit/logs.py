@@ -97,7 +97,7 @@ def _request_line(entry: Entry, seconds: float) -> Iterator[Span]:
     yield (f"{entry.status or '---'}", style)
     yield (f" {_seconds(seconds):>6} s", "")
     yield (f" {entry.tokens:>5} tok" if entry.tokens is not None else " " * 10, "")
-    yield (f"  {entry.model or entry.path}" + (f"/{entry.engine}" if entry.engine else ""), "bold")
+    yield (f" {entry.model or entry.path}" + (f"/{entry.engine}" if entry.engine else ""), "bold")
     yield ("".join(f" {word}" for word in (entry.tier, entry.key) if word), "cyan")
     if not good:
         yield (f" {entry.outcome}", style)

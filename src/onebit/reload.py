@@ -114,12 +114,15 @@ def _same_engines(one: Offer, other: Offer) -> bool:
 
 def changed_settings(old: ServeConfig, new: ServeConfig, keys_changed: bool) -> list[str]:
     """The server's own settings that differ. Raises ConfigError, naming those that need a new start."""
-    wrong = [name for name in _AT_START_ONLY if getattr(old, name) != getattr(new, name)]
-    if (old.memory is None) != (new.memory is None):
-        wrong.append("memory (to set it at all, or not at all, says how memory is counted)")
+    wrong = [
+        f"{new.source.place((name,))}: it cannot change while the server runs"
+        for name in _AT_START_ONLY
+        if getattr(old, name) != getattr(new, name)
+    ]
+    if (old.memory is None) != (new.memory is None):  # pools have other names then
+        wrong.append(f"{new.source.place(('memory',))}: it cannot be set or taken away while the server runs")
     if wrong:
-        places = [f"{new.source.place((name.split()[0],))}: {name} cannot change while it runs" for name in wrong]
-        raise ConfigError("\n".join(places), hint="start onebit serve again, or take the change back")
+        raise ConfigError("\n".join(wrong), hint="start onebit serve again, or take the change back")
     found = [name for name in _SETTINGS if getattr(old, name) != getattr(new, name)]
     if old.keyless_tier is not new.keyless_tier:
         found.append("default_tier")
