@@ -95,8 +95,8 @@ async def test_a_failed_load_is_told_in_one_sentence(site: Site) -> None:
     async with site.serve() as server:
         broken = site.folder / "build/llama-server"
         broken.write_text("#!/bin/sh\necho 'error: out of paper' >&2\nexit 1\n")
-        status, _, _ = await server.post(CHAT, **chat("small"))
-        assert status == 503
+        status, answer, _ = await server.post(CHAT, **chat("small"))
+        assert status == 503, answer
         done = await onebit("status")
         assert re.search(r"small: it could not be loaded: .*; it is tried again in \d+ s", done.stdout), done.stdout
         printed = await onebit("logs", "small", "-n", "1")

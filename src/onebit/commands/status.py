@@ -93,16 +93,16 @@ def _screen(url: str | None, latest: dict[str, Any]) -> RenderableType:
     from onebit.commands.status_view import view
     from onebit.errors import NoServer
 
-    note = Text("q ends", style="dim")
+    note = Text("")
     try:
         base = server_state.address(url)  # asked anew: one that was started again may have another port
         latest.update(base=base, state=server_state.fetch(base), at=time.strftime("%H:%M:%S"))
     except NoServer as error:
-        note = Text.assemble((f"{error.message}; trying again", "red"), ("   q ends", "dim"))
+        note = Text(f"{error.message}; trying again\n", style="red")
     if not latest:
-        return note
-    stale = Text(f"as of {latest['at']}", style="dim")
-    return Group(view(latest["base"], latest["state"], screen=True), Text(""), stale, note)
+        return Group(note, Text("q ends", style="dim"))
+    foot = Text(f"as of {latest['at']}, q ends", style="dim")
+    return Group(view(latest["base"], latest["state"], screen=True), Text(""), note, foot)
 
 
 @contextmanager
