@@ -206,3 +206,11 @@ class NoServer(OnebitError):
 
 class PortTaken(OnebitError):
     """The address to listen on is in use or may not be bound."""
+
+
+class BenchError(OnebitError):
+    """A measurement could not be made, or a file of results cannot be used."""
+
+
+class ProfileError(OnebitError):
+    """A stored profile cannot be read or written."""

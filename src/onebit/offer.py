@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from onebit.config.model_settings import ModelSettings
 from onebit.config.schema import ServedModel
 from onebit.engines.plan import Find, Plan, plan
-from onebit.errors import ConfigError
+from onebit.errors import ConfigError, ProfileError
 from onebit.memory.estimate import estimate
 from onebit.memory.gauge import Gauge
 from onebit.memory.pools import pool_of
 from onebit.memory.rooms import Room
+from onebit.models.fingerprint import fingerprint
 from onebit.models.gguf_file import ModelInfo, inspect
 from onebit.router.pool import view_of
 from onebit.scheduler.model import ModelSpec
+from onebit.scheduler.profile import Grid
+from onebit.scheduler.profile_file import find, key_of, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Offer:
     plan: Plan
     info: ModelInfo
     beside: tuple[ModelInfo, ...]  # adapters and drafters that are loaded with it
+    grid: Grid | None = field(default=None, compare=False)  # what was measured of its two engines together
 
 
 def prepare(served: ServedModel, resolve: Callable[[str], Path], find: Find, cores: int) -> Offer:
@@ -38,7 +43,26 @@ def prepare(served: ServedModel, resolve: Callable[[str], Path], find: Find, cor
         files = [adapter.path for adapter in first.adapters]
         if first.draft is not None and first.draft.model is not None:
             files.append(first.draft.model)
-        return Offer(decided.alias, served, decided, info, tuple(inspect(file) for file in files))
+        beside = tuple(inspect(file) for file in files)
+        return Offer(decided.alias, served, decided, info, beside, _grid(served.settings, decided))
+
+
+def _grid(settings: ModelSettings, decided: Plan) -> Grid | None:
+    """The profile for these two engines, if one was measured. Raises ProfileError for a damaged or a wrong file."""
+    if not settings.adaptive or len(decided.engines) != 2 or settings.profile == "off":
+        return None
+    first, second = decided.engines
+    key = key_of(fingerprint(first.model), first, second)
+    if settings.profile == "auto":
+        profile = find(key)
+    else:
+        profile = read(Path(settings.profile).expanduser())
+        if profile.key != key:
+            raise ProfileError(
+                f"{settings.profile} was measured for another model, build, device or other flags",
+                hint=f"measured: {profile.key.first} + {profile.key.second}; now: {key.first} + {key.second}",
+            )
+    return None if profile is None else profile.grid(first.draft.length if first.draft is not None else 0)
 
 
 def distinct(offers: Sequence[Offer]) -> None:
@@ -68,12 +92,16 @@ def model_spec(offer: Offer, rooms: Mapping[str, Room], gauge: Gauge) -> ModelSp
             )
     cards = frozenset(pool_of(spec.device, spec.build, single=False) for spec in offer.plan.engines)
     settings = offer.served.settings
+    views = (view_of(spec) for spec in offer.plan.engines)
     return ModelSpec(
         offer.name,
-        tuple(view_of(spec) for spec in offer.plan.engines),
+        # With a profile the limit is not fixed: what was measured says when the second engine pays.
+        tuple(replace(view, row_limit=None) if offer.grid is not None else view for view in views),
         {pool: min(size, rooms[pool].total) for pool, size in needs.items()},
         cards,
         pinned=bool(settings.pin),
         preload=bool(settings.preload),
         idle_unload=settings.idle_unload,
+        grid=offer.grid,
+        hold_gain=settings.hold_gain,
     )

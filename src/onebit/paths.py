@@ -46,6 +46,11 @@ def memory_file() -> Path:
     return cache_dir() / "memory.json"
 
 
+def profiles_dir() -> Path:
+    """What `onebit bench profile` measured: one file per pair of engines."""
+    return cache_dir() / "profiles"
+
+
 def run_root() -> Path:
     """The folder that holds one 0700 run folder per server process.
 

@@ -72,6 +72,34 @@ async def test_the_same_answer(server: Serving, path: str, fields: dict[str, Any
     assert list(answer) == list(expected)  # the same order, for those who read it
 
 
+THINKING_TEMPLATE = ("--", "--chat-template-file", str(Path(__file__).parents[1] / "support/templates/thinking.jinja"))
+THOUGHT = [
+    {"role": "user", "content": "Colour of grass?"},
+    {"role": "assistant", "reasoning_content": "Grass is a plant.", "content": "Green."},
+    {"role": "user", "content": "Colour of snow?"},
+    {"role": "assistant", "reasoning_content": "Snow is frozen water.", "content": "White."},
+    {"role": "user", "content": "Colour of the sky?"},
+]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"max_tokens": 4}, {"chat_template_kwargs": {"enable_thinking": False}}, {"reasoning_format": "none"}],
+    ids=["thinks and answers", "is cut off while it thinks", "does not think", "thinks aloud"],
+)
+async def test_the_same_thoughts(cpu_build: Build, demo: Path, fields: dict[str, Any]) -> None:
+    async with serving(
+        "-m", demo, "--alias", "demo", "--parallel", "1", "-c", "512", "--device", "cpu", *THINKING_TEMPLATE
+    ) as server:
+        body = {"model": "demo", "messages": THOUGHT, "temperature": 0, "max_tokens": 60, "cache_prompt": False}
+        status, answer, _ = await server.post("/v1/chat/completions", **{**body, **fields})
+        expected_status, expected = await engine_itself(server, "/v1/chat/completions", {**body, **fields})
+        assert (status, expected_status) == (200, 200)
+        assert comparable(answer) == comparable(expected)
+        message = answer["choices"][0]["message"]
+        assert ("reasoning_content" in message) == (not fields or "max_tokens" in fields)
+
+
 @pytest.mark.parametrize(
     ("path", "fields"),
     [

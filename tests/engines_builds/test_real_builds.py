@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from onebit.engines.builds import find_build
@@ -11,9 +13,12 @@ from onebit.errors import NoBuild
 
 
 def real(kind: Kind) -> Build:
+    """`make test` has seen to one for the CPU; one for Vulkan may be missing, but not where CI promises it."""
     try:
         return find_build(Device(kind))
     except NoBuild as error:
+        if kind is Kind.CPU or os.environ.get("ONEBIT_TEST_VULKAN"):
+            pytest.fail(f"no real build: {error.message}")
         pytest.skip(f"no real build: {error.message}")
 
 

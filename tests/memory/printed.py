@@ -70,7 +70,7 @@ def printed(spec: EngineSpec, folder: Path) -> Printed:
 
 def _ask(path: Path, *, embeddings: bool) -> None:
     where, what = ("/v1/embeddings", "input") if embeddings else ("/v1/completions", "prompt")
-    body = json.dumps({what: "a few words " * 8, "max_tokens": 4}).encode()
+    body = json.dumps({what: "a few words " * 8, "max_tokens": 2}).encode()
     head = f"POST {where} HTTP/1.0\r\nAuthorization: Bearer k\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(100)

@@ -190,7 +190,7 @@ def test_whatever_comes(total: int, holders: list[Holder], wanted: list[Wanted])
         assert victim.running is None or victim.running < highest
         assert all(victim.served[t] + RULES.protect <= NOW for t in Tier if t > highest)
     for name, seconds in decision.refuse.items():
-        assert seconds > 0 and tiers[name] is not BACKGROUND
+        assert seconds > 0 and (tiers[name] is not BACKGROUND or seconds == inf)
     told = {*decision.load, *decision.refuse}
     assert told <= tiers.keys() and not set(decision.load) & decision.refuse.keys()
     # Somebody whose turn is not now, and who is not refused, has something to wait for.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from onebit.errors import LoadFailed, OnebitError, Protected, QueueFull, WaitToo
 from onebit.memory.ledger import MemoryLedger
 from onebit.memory.policy import Rules
 from onebit.memory.residency import Residency
+from onebit.scheduler.audit import check
 from onebit.scheduler.cards import Cards
 from onebit.scheduler.choose import EngineView, Need, Standing
 from onebit.scheduler.gate import Gate, Limits
@@ -71,8 +73,8 @@ class World:
         await asyncio.sleep(self.unload_s)
         self.cards.gone(name)
 
-    def _start(self, work: object) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -116,7 +118,7 @@ class Request:
                 async with self.gate.admit(self.ask, front=front) as lease:
                     lease.on_stop(stopped.set)
                     self.admitted = asyncio.get_running_loop().time()
-                    self.gate.check_invariants()
+                    check(self.gate)
                     try:
                         async with asyncio.timeout(self.work_s):
                             await stopped.wait()
@@ -419,11 +421,11 @@ async def _any_schedule(steps: Steps) -> None:
             world.fails.discard(name)
         else:
             await asyncio.sleep(0)
-        gate.check_invariants()
+        check(gate)
         world.cards.check_invariants()
         used = world.cards.ledger.used()["card"]
         assert used <= 20, "more is reserved than there is"
-        running = Counter(lease.ask.key for m in gate.models.values() for lease in m.running)
+        running = Counter(lease.ask.key for lease in gate.running())
         assert running["k1"] <= 1
     world.fails.clear()
     await finish(*crowd)
@@ -444,7 +446,7 @@ async def _any_schedule(steps: Steps) -> None:
             assert request.error.retry_after is not None and 0 < request.error.retry_after <= 60
     await asyncio.sleep(200)
     assert gate.in_use == 0 and gate.waiting == 0
-    gate.check_invariants()
+    check(gate)
     world.cards.check_invariants()
     assert gate.models["b"].residency is Residency.ABSENT  # idle for long
     world.cards.close()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from onebit.errors import InvalidRequest, QueueFull, Unavailable, WaitTooLong
 from onebit.memory.residency import Step
+from onebit.scheduler.audit import check
 from onebit.scheduler.choose import EngineView, Need, Standing
 from onebit.scheduler.gate import Gate, Limits
 from onebit.scheduler.lease import Ask, Lease
@@ -80,7 +81,7 @@ async def clients(gate: Gate, *given: Client) -> AsyncIterator[list[Client]]:
             await settle()  # so that they stand in line in this order
         yield list(given)
         group.cancel_scope.cancel()
-    gate.check_invariants()
+    check(gate)
     assert gate.in_use == 0
     assert gate.waiting == 0
 
@@ -100,7 +101,7 @@ async def test_first_come_first_served_one_at_a_time() -> None:
     async with clients(gate, *(Client(gate) for _ in range(4))) as queue:
         for position, client in enumerate(queue):
             assert [c.holds for c in queue] == [i == position for i in range(4)]
-            gate.check_invariants()
+            check(gate)
             client.go.set()
             await settle()
 
@@ -319,9 +320,9 @@ async def _schedule(steps: list[tuple[str, int, bool]]) -> None:
                     client.scope.cancel()
             if flag:
                 await checkpoint()
-            gate.check_invariants()
-        await settle()
-        gate.check_invariants()
+            check(gate)
+        await anyio.wait_all_tasks_blocked()
+        check(gate)
         held = sum(c.lease.slots for c in crowd if c.lease is not None and not c.ended)
         assert held == gate.in_use
         for engine in engines:
@@ -330,5 +331,5 @@ async def _schedule(steps: list[tuple[str, int, bool]]) -> None:
             client.go.set()
         await anyio.wait_all_tasks_blocked()
         assert all(c.ended for c in crowd), "somebody waits although everything is free"
-    gate.check_invariants()
+    check(gate)
     assert gate.in_use == 0 and gate.waiting == 0

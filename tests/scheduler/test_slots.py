@@ -6,8 +6,11 @@ import threading
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onebit.scheduler.choose import EngineView, Need, Standing
+from onebit.scheduler.profile import Grid
 from onebit.scheduler.slots import Claim, SlotLedger
 
 ROUNDS = 1000
@@ -128,3 +131,70 @@ def test_hopeless_is_when_nobody_ever_can() -> None:
     ledger.set_standing("plain", Standing.GONE)
     assert ledger.hopeless(Need(plain=True))
     assert not ledger.hopeless(Need())
+
+
+# --- with a profile ----------------------------------------------------------------------------------------------
+
+
+def measured(hold_gain: float = 0.1) -> SlotLedger:
+    """8 + 16 slots; both together lose, and nine on the first are a cliff: as on the card that started this."""
+    first = {n: 50.0 * min(n, 8) / 8 for n in range(1, 9)}
+    second = {n: 68.0 * min(n, 16) / 16 for n in range(1, 17)}
+    points = {(a, 0): t for a, t in first.items()} | {(0, b): t for b, t in second.items()}
+    points |= {(a, b): 0.8 * max(first[a], second[b]) for a in first for b in second}
+    views = [EngineView("first", 8), EngineView("second", 16, rank=1)]
+    return SlotLedger(views, Grid(points), hold_gain)
+
+
+def in_use(ledger: SlotLedger) -> tuple[int, int]:
+    first, second = ledger.views()
+    return first.in_use, second.in_use
+
+
+def test_with_a_profile_the_first_fills_and_the_ninth_waits() -> None:
+    ledger = measured()
+    for n in range(1, 9):
+        assert ledger.claim(Need()) is not None
+        assert in_use(ledger) == (n, 0)
+    assert not ledger.has_room(Need()) and ledger.claim(Need()) is None  # 50 for eight, 40 for nine
+    assert not ledger.full
+    ledger.check_invariants()
+
+
+def test_a_crowd_that_waits_is_part_of_the_load() -> None:
+    ledger = measured()
+    for _ in range(8):
+        ledger.claim(Need())
+    assert not ledger.has_room(Need(), waiting=1)
+    claim = ledger.claim(Need(), waiting=3)  # twelve: 51 on the second engine alone, what it moves towards
+    assert claim is not None and claim.engine == "second"
+
+
+def test_waiting_beside_a_free_slot_is_a_matter_of_the_gain() -> None:
+    ledger = measured(hold_gain=0.5)
+    claims = [ledger.claim(Need()) for _ in range(9)]
+    assert None not in claims and in_use(ledger) == (8, 1)
+
+
+def test_what_the_profile_does_not_cover_goes_by_the_fixed_rules() -> None:
+    ledger = measured()
+    claim = ledger.claim(Need(sequences=4))
+    assert claim is not None and claim.engine == "first"
+    ledger.set_standing("first", Standing.COMING)
+    alone = ledger.claim(Need())
+    assert alone is not None and alone.engine == "second"
+
+
+@given(st.lists(st.booleans(), max_size=80))
+def test_with_a_profile_the_books_balance_and_nothing_stands_still(steps: list[bool]) -> None:
+    ledger = measured()
+    held: list[Claim] = []
+    for arrive in steps:
+        if arrive and (claim := ledger.claim(Need())) is not None:
+            held.append(claim)
+        elif held:
+            ledger.release(held.pop(0))
+        ledger.check_invariants()
+    while held:
+        ledger.release(held.pop())
+    assert ledger.claim(Need()) is not None  # with nothing at work nobody is held back

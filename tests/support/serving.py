@@ -125,15 +125,22 @@ async def serving(
     finally:
         with anyio.CancelScope(shield=True):
             if server.process.poll() is None:
-                server.process.send_signal(signal.SIGINT)
-                server.process.send_signal(signal.SIGINT)
-                try:
-                    await anyio.to_thread.run_sync(server.process.wait, 20)
-                except subprocess.TimeoutExpired:
-                    server.process.kill()
-                    raise
+                await anyio.to_thread.run_sync(stop_now, server.process)
             await server.wait()
             gone_or_alive(children)
+
+
+def stop_now(process: subprocess.Popen[str], limit_s: float = 30) -> None:
+    """Ctrl-C until it has ended: two in the same instant arrive as one. Raises TimeoutExpired when it does not."""
+    for _ in range(int(limit_s * 2)):
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(0.5)
+            return
+        except subprocess.TimeoutExpired:
+            pass
+    process.kill()
+    raise subprocess.TimeoutExpired(process.args, limit_s)
 
 
 def gone_or_alive(children: Sequence[psutil.Process]) -> None:

@@ -1,0 +1,1 @@
+"""Measuring: load generation, sweeps, statistics, results. Knows engines, not the router."""

@@ -27,6 +27,7 @@ from onebit.scheduler.model import Model, ModelSpec
 from onebit.tiers import Tier
 
 SLOTS = 8
+FIFO, BROADCAST = "bare FIFO of futures", "broadcast (notify_all)"
 Admit = Callable[[int], AbstractAsyncContextManager[object]]
 """Makes the block that holds a slot, for waiter number n."""
 
@@ -111,10 +112,10 @@ def limiter() -> Admit:
 
 CONTENDERS: Mapping[str, Callable[[], Admit]] = {
     "onebit": onebit_gate,
-    "bare FIFO of futures": fifo,
+    FIFO: fifo,
     "anyio.Semaphore": semaphore,
     "anyio.CapacityLimiter": limiter,
-    "broadcast (notify_all)": broadcast,
+    BROADCAST: broadcast,
 }
 
 

@@ -93,6 +93,19 @@ def serve(
             panel=_ENGINES,
         ),
     ] = None,
+    profile: Annotated[
+        str | None,
+        _opt(
+            "--profile",
+            help="What `onebit bench profile` measured: auto, off or a file.",
+            panel=_ENGINES,
+            metavar="FILE",
+        ),
+    ] = None,
+    hold_gain: Annotated[
+        float | None,
+        _opt("--hold-gain", help="With a profile: wait if the others gain this share (default 0.1).", panel=_ENGINES),
+    ] = None,
     mtp: Annotated[
         bool | None,
         _opt("--mtp/--no-mtp", help="Multi-token prediction: fastest for one user at a time.", panel=_ENGINES),

@@ -114,6 +114,8 @@ def _add_one(facts: Table, server: Server) -> None:
         if spec.draft is not None:
             words.append(f"drafts up to {spec.draft.length} ({spec.draft.kind.value})")
         facts.add_row(f"engine {spec.name}", ", ".join(words))
+    if offer.grid is not None:
+        facts.add_row("choice", "by the profile that `onebit bench profile` measured")
     facts.add_row("context", f"{plan.context} tokens in each slot")
 
 

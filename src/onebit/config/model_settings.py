@@ -57,6 +57,22 @@ class EngineDefaults(BaseModel):
         int,
         Field(ge=1, le=_MAX_SLOTS, description="requests on the first engine before the second is used"),
     ] = 8
+    profile: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="what `onebit bench profile` measured of the two engines of adaptive, which then decides"
+            " instead of adaptive_at: `auto` takes it when there is one, `off` never, or a file",
+        ),
+    ] = "auto"
+    hold_gain: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=10,
+            description="with a profile: a request waits beside a free slot when the others gain more than this share",
+        ),
+    ] = 0.1
     mtp: Annotated[bool, Field(description="multi-token prediction: the model's own head drafts tokens")] = False
     mtp_model: Annotated[File | None, Field(description="a head-only GGUF to draft with; implies mtp")] = None
     draft: Annotated[

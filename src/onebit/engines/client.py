@@ -23,7 +23,8 @@ class EngineClient:
     """
 
     def __init__(self, address: Address, api_key: str) -> None:
-        self._address = address
+        self.address = address
+        self.key = api_key
         self._head = f"Host: engine\r\nAuthorization: Bearer {api_key}\r\nContent-Type: application/json\r\n".encode()
         self._open: set[Response] = set()
         self._closed = False
@@ -109,7 +110,7 @@ class EngineClient:
         if self._closed:
             raise ConnectionResetError("the engine was stopped")
         head = b"%b %b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (method, path.encode(), self._head, len(body))
-        connection = await connect(self._address)
+        connection = await connect(self.address)
         response = Response(connection)
         self._open.add(response)
         response.send(head + body)

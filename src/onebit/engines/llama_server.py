@@ -51,6 +51,7 @@ def arguments(spec: EngineSpec, address: Address) -> list[str]:
         *("-b", str(spec.batch), "-ub", str(spec.batch)),
         *("-t", str(spec.threads)),
         *_device(spec),
+        *_prompt_cache(spec),
         *_draft(spec),
         *(arg for a in spec.adapters for arg in ("--lora-scaled", f"{a.path}:{a.scale:g}")),
         *(("--embeddings",) if spec.embeddings else ()),
@@ -58,6 +59,16 @@ def arguments(spec: EngineSpec, address: Address) -> list[str]:
         "--metrics",  # the router asks how many requests are in work after a client left
         *spec.extra,
     ]
+
+
+def _prompt_cache(spec: EngineSpec) -> list[str]:
+    """No prompts kept in main memory beside the slots, where that is the memory models are given from.
+
+    By default they grow to 8 GiB (an engine of 28 MiB held 99 after 16 prompts of 400 tokens, 36 without); the slots
+    keep the prompts of their last conversations all the same. `-- --cache-ram MIB` wins.
+    """
+    found = spec.build.device_for(spec.device)
+    return ["--cache-ram", "0"] if found is None or found.software else []
 
 
 def environment(spec: EngineSpec, api_key: str, base: Mapping[str, str]) -> dict[str, str]:

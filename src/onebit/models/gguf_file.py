@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onebit.errors import ModelFileError
+from onebit.models.architectures import BERT_LIKE
 from onebit.models.gguf_open import FETCH_AGAIN, NEED_GGUF, open_header, parts_of, plain
 from onebit.models.kv_cache import AttentionShape, kv_bytes_per_token
 from onebit.models.sizes import Sizes, sizes_of
@@ -21,20 +22,7 @@ _MAX_LAYERS = 512  # llama.cpp's limit
 # Files with blocks that llama-server loads beside a model, never as one: projectors and drafters.
 _HELPERS = frozenset({"clip", "gemma4-assistant", "eagle3", "dflash"})
 # Encoders whose older files carry no pooling type.
-_ENCODERS = frozenset(
-    {
-        "bert",
-        "modern-bert",
-        "jina-bert-v2",
-        "jina-bert-v3",
-        "nomic-bert",
-        "nomic-bert-moe",
-        "neo-bert",
-        "eurobert",
-        "gemma-embedding",
-        "t5encoder",
-    }
-)
+_ENCODERS = BERT_LIKE | {"t5encoder"}
 
 
 class ModelKind(StrEnum):

@@ -5,27 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from onebit.models.architectures import BERT_LIKE
+
 _F16 = 2  # bytes
 
 # These have no KV cache at all in llama.cpp: BERT-like encoders and diffusion language models.
-_NO_CACHE = frozenset(
-    {
-        "bert",
-        "modern-bert",
-        "jina-bert-v2",
-        "jina-bert-v3",
-        "nomic-bert",
-        "nomic-bert-moe",
-        "neo-bert",
-        "eurobert",
-        "gemma-embedding",
-        "wavtokenizer-dec",
-        "dream",
-        "llada",
-        "llada-moe",
-        "rnd1",
-    }
-)
+_NO_CACHE = BERT_LIKE | {"wavtokenizer-dec", "dream", "llada", "llada-moe", "rnd1"}
 # Hybrid architectures whose files may leave the interval out: every n-th layer is attention, the others keep
 # a state of fixed size instead of a cache.
 _DEFAULT_INTERVAL = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4, "qwen4exp": 4, "minimax-01": 8}

@@ -12,6 +12,7 @@ from onebit.router.journal import Journal
 from onebit.router.metrics import CONTENT_TYPE, exposition
 from onebit.router.pool import Pool
 from onebit.router.reply import Reply
+from onebit.scheduler.audit import overlooked
 from onebit.scheduler.cards import Cards
 from onebit.scheduler.choose import EngineView
 from onebit.scheduler.model import Model
@@ -64,7 +65,7 @@ class Admin:
                 return "Loading model"
             if model.residency is Residency.RESIDENT or model.spec.pinned:
                 return "No engine is running"
-        if (lease := self._gate.overlooked(_OVERLOOKED_S)) is not None:
+        if (lease := overlooked(self._gate, _OVERLOOKED_S)) is not None:
             return f"A request for {lease.ask.model} waits although there is room for it"
         return None
 
@@ -90,7 +91,7 @@ class Admin:
             "needs_bytes": dict(model.needs),
             "waiting": len(model.line),
             "waiting_by_tier": {tier.label: model.line.count(tier) for tier in reversed(Tier)},
-            "running_by_tier": {tier.label: model.by_tier[tier] for tier in reversed(Tier)},
+            "running_by_tier": {tier.label: model.count_running(tier) for tier in reversed(Tier)},
             "idle_seconds": round(now - model.idle_since, 1) if idle else None,
             "load_seconds": round(model.load_seconds, 3),
             "cooling_seconds": round(model.cool_until - now, 1) if model.cool_until > now else None,

@@ -51,7 +51,7 @@ class _Snapshot(Collector):
         for model in self._cards.gate.models.values():
             for tier in Tier:
                 waiting.add_metric([model.name, tier.label], model.line.count(tier))
-                running.add_metric([model.name, tier.label], model.by_tier[tier])
+                running.add_metric([model.name, tier.label], model.count_running(tier))
         return (waiting, running)
 
     def _engines(self) -> Iterable[Metric]:

@@ -60,9 +60,13 @@ class Cards:
         """Look again: load, evict, hold back and refuse as the policy says."""
         if self._closed:
             return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         models = self.gate.models
         wanted = [w for m in models.values() if m.residency is Residency.ABSENT and (w := m.wanted()) is not None]
         holders = [m.holder(self.ledger.held(m.name)) for m in models.values() if m.residency is not Residency.ABSENT]
+        self.gate.memory_is_wanted = bool(wanted)
         if not wanted and all(h.idle_unload is None for h in holders):
             self._hold({})
             return
@@ -110,9 +114,7 @@ class Cards:
         self.history.loaded(name, model.load_seconds)
         _tell(f"{name}: loaded in {model.load_seconds:.1f} s", name, "loaded", seconds=round(model.load_seconds, 3))
         model.failures, model.cause, model.asked_at = 0, None, None
-        for lease in model.line.everyone():
-            if model.slots.hopeless(lease.ask.need):
-                self.gate.refuse(lease, self.gate.hopeless_error(model, lease.ask.need))
+        self.gate.refuse_the_hopeless(model)
         self.gate.hand_over(model)
         self.rearrange()
         self.moved()
@@ -176,7 +178,7 @@ class Cards:
         if (model := self.gate.models.get(spec.name)) is not None:
             model.leaving_for_good, model.successor = False, spec
             return
-        self.gate.add(Model(spec))
+        self.gate.models[spec.name] = Model(spec)
         if spec.preload:
             self.want(spec.name)
 
@@ -270,15 +272,11 @@ class Cards:
                 self.gate.hand_over(model)
 
     def _look_again(self, at: float | None, now: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if at is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.001, at - now), self.rearrange)
 
     def _become(self, model: Model, spec: ModelSpec) -> None:
         model.renew(spec)
-        self.gate.place(model)
         self.renewed(model.name)
 
     def _served_no_more(self, model: Model) -> None:

@@ -2,27 +2,28 @@
 
 One structure decides all of it, on one event loop, without an `await` between check and take: lines by tier, slots,
 and (in `cards`) who gets the memory. What it decides to load or unload is done by others, which report back.
+
+What is asked in every admission is written flat: a call costs 0.1 µs, and an admission has about ten to spend.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from time import monotonic
 
-from onebit.errors import InvalidRequest, LoadFailed, OnebitError, QueueFull, Unavailable, WaitTooLong
+from onebit.errors import InvalidRequest, LoadFailed, OnebitError, QueueFull, Unavailable, UnknownModel
 from onebit.memory.residency import Residency
-from onebit.scheduler.card import Card
-from onebit.scheduler.choose import Need, Standing, choose
+from onebit.scheduler.choose import Need, Standing
 from onebit.scheduler.lease import Ask, Lease, Stop
 from onebit.scheduler.model import Model
+from onebit.scheduler.patience import Patience
 from onebit.scheduler.slots import Claim
 from onebit.tiers import Tier
 
 _MAX_RETRY_AFTER_S = 60.0  # OpenAI's SDKs give up on delays over one or two minutes
-_LIFT_EVERY_S = 1.0
 _BACKGROUND, _RESIDENT = Tier.BACKGROUND, Residency.RESIDENT  # looked up on the enum, each costs 0.05 µs a time
 
 
@@ -45,68 +46,63 @@ class Gate:
         limits: Limits = Limits(),
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.models: dict[str, Model] = {}
-        self.rearrange: Callable[[], None] = lambda: None  # look again at who should be in memory
+        self.models = {model.name: model for model in models}
         self.clock = clock
+        # What the memory's side wants to know: to look again at who should be in memory; and, while somebody waits for
+        # memory, that a model has no more requests of some tier.
+        self.rearrange: Callable[[], None] = lambda: None
+        self.memory_is_wanted = False
         self._closed: Callable[[], OnebitError] | None = None
-        self._by_deadline: dict[Lease, None] = {}  # all who wait; the same patience for all, so in the order they came
-        self._timer: asyncio.TimerHandle | None = None
-        self._lift_timer: asyncio.TimerHandle | None = None
-        self._running = 0
+        self.background = 0  # background requests that run or wait
         self._drained = asyncio.Event()
-        self._cards: dict[str, Card] = {}
+        self._patience = Patience(self)
+        self._loop: asyncio.AbstractEventLoop | None = None  # asked for once: the question is a system call
         self.set_limits(limits)
-        for model in models:
-            self.add(model)
-
-    def add(self, model: Model) -> None:
-        """Admit requests to this model, too."""
-        self.models[model.name] = model
-        self.place(model)
-
-    def place(self, model: Model) -> None:
-        """The model's spec names cards: give it those, and them its waiters. Nothing runs on it now."""
-        waiting = len(model.line) - model.line.count(_BACKGROUND)
-        for card in model.cards:
-            card.above -= waiting
-        for name in model.spec.cards - self._cards.keys():
-            self._cards[name] = Card(name)
-        model.cards = tuple(self._cards[name] for name in sorted(model.spec.cards))
-        for card in model.cards:
-            card.above += waiting
 
     def set_limits(self, limits: Limits) -> None:
         """Other bounds, from now on."""
         self.limits = limits
         self._caps = dict(limits.max_in_flight)
-        self._in_flight = {key: self._count_in_flight(key) for key in self._caps}
+        self._in_flight = dict.fromkeys(self._caps, 0)
+        for lease in self.running():
+            if lease.ask.key in self._caps:
+                self._in_flight[lease.ask.key] += 1
+        self._at_cap = {key for key, cap in self._caps.items() if self._in_flight[key] >= cap}
         for model in self.models.values():
             self.hand_over(model)  # a key may run more than before
-        if self._timer is not None:  # it was set for the patience of before
-            self._timer.cancel()
-            self._expire()
-        if limits.max_wait_boost is not None and self._by_deadline and self._lift_timer is None:
-            self._lift()
+        self._patience.look_again()
 
     @property
     def waiting(self) -> int:
         """Requests in line, over all models."""
-        return len(self._by_deadline)
+        return sum(model.line.size for model in self.models.values())
 
     @property
     def in_use(self) -> int:
         """Slots in use, over all models."""
         return sum(model.slots.in_use for model in self.models.values())
 
+    @property
+    def closed(self) -> bool:
+        """Is nobody let in any more?"""
+        return self._closed is not None
+
+    def running(self) -> Iterator[Lease]:
+        """The requests at work, over all models."""
+        return (lease for model in self.models.values() for lease in model.running.values())
+
     def admit(self, ask: Ask, *, left: str | None = None, front: bool = False) -> Lease:
         """Hold slots for the length of the block: `async with gate.admit(ask) as lease`.
 
         `left`: the request was admitted before, and this engine died under it. Another one is taken at once, if one
         has room; else it goes to the front of the line. `front`: it was preempted, and goes there too.
-        Entering raises QueueFull (429), WaitTooLong, Unavailable and its kinds (503), InvalidRequest (it asks for what
-        none of the engines can do).
+        Raises UnknownModel. Entering raises QueueFull (429), WaitTooLong, Unavailable and its kinds (503),
+        InvalidRequest (it asks for what none of the engines can do).
         """
-        lease = Lease(self, ask)
+        model = self.models.get(ask.model)
+        if model is None:
+            raise UnknownModel(f"the model {ask.model!r} is served no more", param="model")
+        lease = Lease(self, model, ask)
         if front or left is not None:
             lease.front, lease.left = True, left
         return lease
@@ -115,112 +111,110 @@ class Gate:
 
     def take(self, lease: Lease) -> bool:
         """Give `lease` its slots if it may have them now. Raises the refusals that need no waiting to be known."""
+        model = lease.model
         if self._closed is not None:
             raise self._closed()
-        model = self.models[lease.ask.model]
-        if model.residency is _RESIDENT:
-            if lease.left is not None and self._may_run(model, lease):
-                # Another engine; it was admitted before, so it need not stand in line.
+        if model.residency is not _RESIDENT:
+            self._refuse_if_unavailable(model)
+            return False
+        claim = None
+        if lease.left is not None:  # another engine; it was admitted before, so it need not stand in line
+            if self._may_run(model, lease):
                 claim = model.slots.claim(lease.ask.need, frozenset({lease.left}))
-            elif not model.line and self._may_run(model, lease):  # those in line have been given all that fits
-                claim = model.slots.claim(lease.ask.need)
-            else:
-                claim = None
-            if claim is not None:
-                self._came(model, lease.tier)
-                self._begin(model, lease, claim)
-                return True
-            if not model.slots.serves_all and model.slots.hopeless(lease.ask.need):
-                raise self.hopeless_error(model, lease.ask.need)
-        elif model.cool_until > (now := self.clock()):
-            raise LoadFailed(
-                f"{model.name} could not be loaded: {model.cause}",
-                hint="it is tried again after a pause",
-                retry_after=min(_MAX_RETRY_AFTER_S, model.cool_until - now),
-            )
+        elif not model.line.size and not model.slots.full and self._may_run(model, lease):
+            claim = model.slots.claim(lease.ask.need)
+        if claim is not None:
+            if self.background:
+                self._came(model, lease)
+            elif lease.tier is _BACKGROUND:
+                self.background += 1
+            self._begin(model, lease, claim)
+            return True
+        if not model.slots.serves_all and model.slots.hopeless(lease.ask.need):
+            raise self.hopeless_error(model, lease.ask.need)
         return False
 
     def give_back(self, lease: Lease) -> None:
         """The block was left: its slots go to the next in line."""
-        claim, lease.claim = lease.claim, None
+        model, claim = lease.model, lease.claim
         if claim is None:
             raise AssertionError("a lease is given back exactly once")
-        model = self.models[lease.ask.model]
+        lease.claim = None
         now = self.clock()
+        running, line, key = model.running, model.line, lease.ask.key
         model.releases.append(now)
-        model.running.discard(lease)
-        model.by_tier[lease.tier] -= 1
         model.served[lease.tier] = now
-        self._running -= 1
-        if not model.running:
+        free_again = key in self._caps and self._ends_for(key)
+        if not line.size or not self._hand_on(model, claim):
+            del running[claim.id]
+            model.slots.release(claim)
+            if line.size:
+                self.hand_over(model)
+        if not running:
             model.idle_since = now
             if model.emptied is not None:
                 model.emptied.set()
-        fell_idle = False
-        if lease.tier is _BACKGROUND:
-            for card in model.cards:
-                del card.background[lease]
-        else:
-            fell_idle = self._went(model)
-        key = lease.ask.key
-        capped = key in self._caps
-        if capped:
-            self._in_flight[key] -= 1
-        if not model.line or not self._hand_on(model, claim):
-            model.slots.release(claim)
-            if model.line:
-                self.hand_over(model)
-        if fell_idle:
+        if self.background:
+            self.background -= lease.tier is _BACKGROUND
             self._hand_over_background()
-        if capped:
+        if free_again:
             self._hand_over_to(key)
-        if not model.by_tier[lease.tier]:  # until then, nothing has changed for those who want the memory
+        if (self.memory_is_wanted or not running) and not any(other.tier is lease.tier for other in running.values()):
             self.rearrange()
-        if self._closed is not None and not self._running:
+        if self._closed is not None and not any(self.running()):
             self._drained.set()
 
     def _hand_on(self, model: Model, claim: Claim) -> bool:
         """The short way of a slot from one request to the next: straight, without being free in between."""
         if self._closed is not None or model.residency is not _RESIDENT:
             return False
-        lease = model.line.first(self._lowest(model), self._at_cap)
-        if lease is None or lease.future is None or lease.future.done():
+        line = model.line
+        lowest = 0 if not self.background and model.hold is None else self._lowest(model)
+        lease = line.pop(lowest, self._at_cap)
+        if lease is None:
             return False
-        further = model.slots.hand_over(claim, lease.ask.need)
-        if further is None:
+        future = lease.future
+        if future is None or future.done() or not model.slots.hand_over(claim, lease.ask.need):
+            line.put_back(lease)
             return False
-        model.line.leave(lease, served=True)
-        del self._by_deadline[lease]
-        self._begin(model, lease, further)
-        lease.future.set_result(None)
+        self._begin(model, lease, claim)
+        future.set_result(None)
         return True
 
     def hand_over(self, model: Model) -> None:
         """Give free slots to those in line, in their order, until nothing fits."""
         line, slots = model.line, model.slots
-        while self._closed is None and model.residency is _RESIDENT and line and not slots.full:
+        while self._closed is None and model.residency is _RESIDENT and line.size and not slots.full:
             lowest = self._lowest(model)
             lease = line.first(lowest, self._at_cap)
             if lease is None:
                 return
             if lease.future is not None and lease.future.cancelled():  # its task has not run yet
-                self._step_out(model, lease)
+                self._leave_line(lease)
                 continue
-            claim = slots.claim(lease.ask.need)
-            if claim is None:
+            claim = slots.claim(lease.ask.need, waiting=line.size - 1)
+            if claim is not None:
+                line.pop(lowest, self._at_cap)
+            else:
                 other = self._one_that_fits(model, lowest)
                 if other is None:
                     return
                 lease, claim = other
-            line.leave(lease, served=True)
-            del self._by_deadline[lease]
+                line.leave(lease)
             self._begin(model, lease, claim)
             if lease.future is not None:
                 lease.future.set_result(None)
 
+    def refuse(self, lease: Lease, error: OnebitError) -> None:
+        """Tell one in line that it does not get in."""
+        if self._leave_line(lease):
+            lease.error = error
+            if lease.future is not None and not lease.future.done():
+                lease.future.set_result(None)
+
     def stop_running(self, model: Model) -> None:
         """End what still runs on a model that must go."""
-        for lease in tuple(model.running):
+        for lease in tuple(model.running.values()):
             lease.stop(Stop.EVICTED)
 
     def engine_changed(self, name: str, engine: str, standing: Standing, cause: str | None = None) -> None:
@@ -230,178 +224,153 @@ class Gate:
             model.causes[engine] = cause
         model.slots.set_standing(engine, standing)
         if model.residency is _RESIDENT:
+            self.refuse_the_hopeless(model)
+            self.hand_over(model)
+
+    def refuse_the_hopeless(self, model: Model) -> None:
+        """Tell those in line whom none of the model's engines can ever serve."""
+        if not model.slots.serves_all:
             for lease in model.line.everyone():
                 if model.slots.hopeless(lease.ask.need):
                     self.refuse(lease, self.hopeless_error(model, lease.ask.need))
-            self.hand_over(model)
 
     def close(self, refusal: Callable[[], OnebitError]) -> None:
         """Refuse everyone from now on, those in line too; running requests go on."""
         self._closed = refusal
-        for lease in tuple(self._by_deadline):
-            self.refuse(lease, refusal())
+        for model in self.models.values():
+            for lease in model.line.everyone():
+                self.refuse(lease, refusal())
 
     async def idle(self) -> None:
         """Return when no slot is in use. Only after `close`: before it, there may be no such moment."""
-        if self._running:
+        if any(self.running()):
             await self._drained.wait()
 
-    def refuse(self, lease: Lease, error: OnebitError) -> None:
-        """Tell one in line that it does not get in."""
-        model = self.models[lease.ask.model]
-        if model.line.leave(lease):
-            del self._by_deadline[lease]
-            if lease.tier is not _BACKGROUND and self._went(model):
-                self._hand_over_background()
-            lease.error = error
-            if lease.future is not None and not lease.future.done():
-                lease.future.set_result(None)
+    # --- those who wait ------------------------------------------------------------------------------------------
 
-    # --- the only place that waits ---------------------------------------------------------------------------
-
-    async def wait(self, lease: Lease) -> None:
-        """Stand in line until the slots are there. Raises what `admit` says."""
-        model = self.models[lease.ask.model]
-        if len(model.line) >= self.limits.max_waiting and not lease.front:
+    def join(self, lease: Lease) -> asyncio.Future[None] | None:
+        """Stand in line. Returns what to wait for; None when a slot was found at once. Raises QueueFull."""
+        model = lease.model
+        if model.line.size >= self.limits.max_waiting and not lease.front:
             self._make_place(model, lease)
-        self._join(model, lease)
-        if lease.claim is None:
-            assert lease.future is not None  # noqa: S101
-            try:
-                await lease.future
-            except BaseException:
-                self._step_out(model, lease)
-                raise
-        if lease.error is not None:
-            raise lease.error
-
-    def _join(self, model: Model, lease: Lease) -> None:
-        loop = asyncio.get_running_loop()
-        lease.future = loop.create_future()
-        lease.joined = lease.lifted = self.clock()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        future = lease.future = loop.create_future()
+        lease.joined = self.clock()
         model.line.join(lease)
-        self._by_deadline[lease] = None
-        self._came(model, lease.tier)
-        if self._timer is None:
-            self._timer = loop.call_later(self.limits.max_wait, self._expire)
-        if self.limits.max_wait_boost is not None and self._lift_timer is None:
-            self._lift_timer = loop.call_later(_LIFT_EVERY_S, self._lift)
+        if not self._patience.awake:
+            self._patience.wake()
+        if self.background:
+            self._came(model, lease)
+        elif lease.tier is _BACKGROUND:
+            self.background += 1
         if not model.slots.full:
             self.hand_over(model)  # a waiter with other needs may pass those in line
         if model.residency is not _RESIDENT and lease.claim is None:
             self.rearrange()
+        return future if lease.claim is None else None
+
+    def step_out(self, lease: Lease) -> None:
+        """Its task was cancelled: out of the line, or, granted in the same tick, the slot goes on to the next."""
+        if self._leave_line(lease):
+            self.hand_over(lease.model)  # it kept the engines it could use from those behind it
+            self.rearrange()
+        elif lease.claim is not None:
+            self.give_back(lease)
 
     def _make_place(self, model: Model, lease: Lease) -> None:
         """The line is full: a lower tier, or a key with more places, gives one up; else the newcomer is refused."""
-        out = model.line.to_displace(lease.tier, lease.ask.key)
         full = QueueFull(
-            f"{len(model.line)} requests are waiting for {model.name} already, the most this server queues",
+            f"{model.line.size} requests are waiting for {model.name} already, the most this server queues",
             hint="try again later, or start the server with a larger --max-waiting",
             retry_after=self.retry_after(model),
         )
-        if out is None or self.limits.max_waiting == 0:
+        out = model.line.to_displace(lease.tier, lease.ask.key) if self.limits.max_waiting else None
+        if out is None:
             raise full
         self.refuse(out, full)
 
-    def _step_out(self, model: Model, lease: Lease) -> None:
-        if model.line.leave(lease):
-            del self._by_deadline[lease]
-            if lease.tier is not _BACKGROUND and self._went(model):
-                self._hand_over_background()
-            self.hand_over(model)  # it kept the engines it could use from those behind it
-            self.rearrange()
-        elif lease.claim is not None:
-            self.give_back(lease)  # cancelled in the tick it was granted
-
-    def _expire(self) -> None:
-        """Refuse those who have waited for too long, and look again when the next one will have."""
-        self._timer = None
-        now, loop = self.clock(), asyncio.get_running_loop()
-        for lease in tuple(self._by_deadline) if self.limits.max_wait <= 0 else self._due(now):
-            model = self.models[lease.ask.model]
-            error = WaitTooLong(
-                f"no slot came free within {self.limits.max_wait:g} s",
-                hint="try again later; --max-wait sets how long a request may wait",
-                retry_after=self.retry_after(model),
-            )
-            self.refuse(lease, error)
-            self.hand_over(model)
-        first = next(iter(self._by_deadline), None)
-        if first is not None:
-            delay = max(0.0, first.joined + self.limits.max_wait - self.clock())
-            self._timer = loop.call_later(delay, self._expire)
-
-    def _due(self, now: float) -> list[Lease]:
-        due = []
-        for lease in self._by_deadline:
-            if lease.joined + self.limits.max_wait > now:
-                break
-            due.append(lease)
-        return due
-
-    def _lift(self) -> None:
-        self._lift_timer = None
-        boost = self.limits.max_wait_boost
-        if boost is None or not self._by_deadline:
-            return
-        now = self.clock()
-        for model in self.models.values():
-            for lease in model.line.lift(now - boost):
-                lease.lifted = now
-                if lease.tier is Tier.FREE:  # it was background until now
-                    self._came(model, lease.tier)
-            self.hand_over(model)
-        self._lift_timer = asyncio.get_running_loop().call_later(_LIFT_EVERY_S, self._lift)
+    def _leave_line(self, lease: Lease) -> bool:
+        if not lease.model.line.leave(lease):
+            return False
+        if self.background:
+            self.background -= lease.tier is _BACKGROUND
+            self._hand_over_background()
+        return True
 
     # --- what the steps above are made of ------------------------------------------------------------------------
 
     def _begin(self, model: Model, lease: Lease, claim: Claim) -> None:
         lease.claim = claim
-        model.running.add(lease)
-        model.by_tier[lease.tier] += 1
-        self._running += 1
+        model.running[claim.id] = lease
+        key = lease.ask.key
+        if key in self._caps:
+            self._in_flight[key] += 1
+            if self._in_flight[key] >= self._caps[key]:
+                self._at_cap.add(key)
+
+    def _lowest(self, model: Model) -> int:
+        """The lowest tier that may begin on this model now. Background only where no higher one runs or waits."""
+        lowest = 1 if self.background and self.is_busy(model) else 0
+        return lowest if model.hold is None else max(lowest, model.hold + 1)
+
+    def _may_run(self, model: Model, lease: Lease) -> bool:
+        if lease.ask.key in self._at_cap:
+            return False
         if lease.tier is _BACKGROUND:
-            for card in model.cards:
-                card.background[lease] = None
-        if lease.ask.key in self._caps:
-            self._in_flight[lease.ask.key] += 1
+            return model.hold is None and not self.is_busy(model)
+        return model.hold is None or lease.tier > model.hold
 
-    def _came(self, model: Model, tier: Tier) -> None:
-        if tier is not _BACKGROUND:
-            for card in model.cards:
-                card.came()
+    def is_busy(self, model: Model) -> bool:
+        """Is there work above background on the model's cards?"""
+        return any(
+            other.line.size > other.line.count(_BACKGROUND)
+            or any(lease.tier is not _BACKGROUND for lease in other.running.values())
+            for other in self.models.values()
+            if not model.spec.cards.isdisjoint(other.spec.cards)
+        )
 
-    def _went(self, model: Model) -> bool:
-        """A request above background neither runs nor waits any more. True when a card has fallen idle by that."""
-        fell_idle = False
-        for card in model.cards:
-            card.above -= 1
-            if not card.above:
-                fell_idle = True
-        return fell_idle
+    def _came(self, model: Model, lease: Lease) -> None:
+        """There is background work, and one more request: if it is above that, what runs on its cards ends at once."""
+        if lease.tier is _BACKGROUND:
+            self.background += 1
+            return
+        for other in self.models.values():
+            if not model.spec.cards.isdisjoint(other.spec.cards):
+                for running in tuple(other.running.values()):
+                    if running.tier is _BACKGROUND:
+                        running.stop(Stop.PREEMPTED)
+
+    def lifted(self, lease: Lease, tier: Tier) -> None:
+        """One that waits counts as of `tier` from now on."""
+        model = lease.model
+        model.line.leave(lease)
+        if lease.tier is _BACKGROUND:
+            self.background -= 1
+            lease.tier = tier
+            self._came(model, lease)
+        lease.tier = tier
+        model.line.join(lease)
 
     def _hand_over_background(self) -> None:
         for model in self.models.values():
             if model.line.count(_BACKGROUND):
                 self.hand_over(model)
 
-    def _lowest(self, model: Model) -> int:
-        """The lowest tier that may begin on this model now."""
-        lowest = 0
-        for card in model.cards:
-            if card.above:
-                lowest = 1
-        return lowest if model.hold is None else max(lowest, model.hold + 1)
-
-    def _may_run(self, model: Model, lease: Lease) -> bool:
-        if self._at_cap(lease.ask.key):
-            return False
-        if model.hold is None and lease.tier is not _BACKGROUND:
+    def _ends_for(self, key: str) -> bool:
+        """One of a key's requests has ended. True when it may run more now, and could not before."""
+        self._in_flight[key] -= 1
+        if self._in_flight[key] < self._caps[key] and key in self._at_cap:
+            self._at_cap.discard(key)
             return True
-        return lease.tier >= self._lowest(model)
+        return False
 
-    def _at_cap(self, key: str) -> bool:
-        return key in self._caps and self._in_flight[key] >= self._caps[key]
+    def _hand_over_to(self, key: str) -> None:
+        """It was passed over until now, here and elsewhere."""
+        for model in self.models.values():
+            if model.line.has(key):
+                self.hand_over(model)
 
     def _one_that_fits(self, model: Model, lowest: int) -> tuple[Lease, Claim] | None:
         """The first in line does not fit: is there one behind it that does?
@@ -413,7 +382,9 @@ class Gate:
         blocked: frozenset[str] = frozenset()
         everyone = slots.contenders(Need())
         for lease in model.line.in_order(lowest, self._at_cap):
-            claim = slots.claim(lease.ask.need, blocked)
+            if lease.future is not None and lease.future.cancelled():
+                continue
+            claim = slots.claim(lease.ask.need, blocked, waiting=model.line.size - 1)
             if claim is not None:
                 return lease, claim
             blocked |= slots.contenders(lease.ask.need)
@@ -421,22 +392,33 @@ class Gate:
                 return None
         return None
 
-    def _hand_over_to(self, key: str) -> None:
-        """A key may run one more: it may have been passed over elsewhere."""
-        if self._in_flight[key] == self._caps[key] - 1:
-            for model in self.models.values():
-                if model.line:
-                    self.hand_over(model)
+    def in_flight(self) -> dict[str, tuple[int, int]]:
+        """By key: (how many of its requests run, how many may)."""
+        return {key: (count, self._caps[key]) for key, count in self._in_flight.items()}
 
-    def _count_in_flight(self, key: str) -> int:
-        return sum(lease.ask.key == key for model in self.models.values() for lease in model.running)
+    def next_served(self, model: Model) -> Lease | None:
+        """Who is first in line of those who may run now."""
+        return model.line.first(self._lowest(model), self._at_cap)
+
+    # --- the truth, for those who are refused ----------------------------------------------------------------------
 
     def retry_after(self, model: Model) -> float:
         """Seconds until the present line has drained, from the rate at which slots came free lately."""
         if len(model.releases) < 2:
             return 1.0
         span = self.clock() - model.releases[0]
-        return min(_MAX_RETRY_AFTER_S, max(1.0, math.ceil((len(model.line) + 1) * span / len(model.releases))))
+        return min(_MAX_RETRY_AFTER_S, max(1.0, math.ceil((model.line.size + 1) * span / len(model.releases))))
+
+    def _refuse_if_unavailable(self, model: Model) -> None:
+        if model.leaving_for_good:
+            raise UnknownModel(f"the model {model.name!r} is served no more", param="model")
+        now = self.clock()
+        if model.cool_until > now:
+            raise LoadFailed(
+                f"{model.name} could not be loaded: {model.cause}",
+                hint="it is tried again after a pause",
+                retry_after=min(_MAX_RETRY_AFTER_S, model.cool_until - now),
+            )
 
     def hopeless_error(self, model: Model, need: Need) -> OnebitError:
         """Why no engine of the model can ever serve `need`."""
@@ -449,45 +431,3 @@ class Gate:
             )
         causes = "; ".join(f"{name}: {cause}" for name, cause in model.causes.items())
         return Unavailable(f"no engine is running: {causes}" if causes else "no engine is running", retry_after=1)
-
-    # --- is all well? ------------------------------------------------------------------------------------------
-
-    def overlooked(self, age: float) -> Lease | None:
-        """One who has waited for `age` seconds and more although it could be served now: there must be none."""
-        before = self.clock() - age
-        for model in self.models.values():
-            if self._closed is not None or model.residency is not _RESIDENT:
-                continue
-            lease = model.line.first(self._lowest(model), self._at_cap)
-            if lease is not None and lease.joined <= before and choose(model.slots.views(), lease.ask.need):
-                return lease
-        return None
-
-    def check_invariants(self) -> None:
-        """The books balance, and nobody waits for what is free. Raises AssertionError."""
-        running, waiting = [], []
-        for model in self.models.values():
-            model.slots.check_invariants()
-            claimed = sum(lease.slots for lease in model.running)
-            if claimed != model.slots.in_use:
-                raise AssertionError(f"{model.name}: {claimed} slots held by requests, {model.slots.in_use} in use")
-            if [sum(lease.tier == tier for lease in model.running) for tier in Tier] != model.by_tier:
-                raise AssertionError(f"{model.name}: the counts by tier are not those of the running")
-            in_line = model.line.everyone()
-            if len(in_line) != len(model.line) or any(lease not in self._by_deadline for lease in in_line):
-                raise AssertionError(f"{model.name}: the line is not what it says it is")
-            if any(lease.claim is not None or lease.error is not None for lease in in_line):
-                raise AssertionError("one that was served is still in line")
-            running += [(model, lease) for lease in model.running]
-            waiting += [(model, lease) for lease in in_line]
-        if len(waiting) != len(self._by_deadline) or len(running) != self._running:
-            raise AssertionError("the gate and its models count differently")
-        for card in {card for model in self.models.values() for card in model.cards}:
-            card.check_invariants(
-                (lease for model, lease in running if card in model.cards),
-                (lease for model, lease in waiting if card in model.cards),
-            )
-        if any(count != self._count_in_flight(key) for key, count in self._in_flight.items()):
-            raise AssertionError("a key's requests in flight are miscounted")
-        if (lease := self.overlooked(0)) is not None and not (lease.future is not None and lease.future.done()):
-            raise AssertionError("somebody waits for what is free")

@@ -14,6 +14,8 @@ from onebit.tiers import Tier
 
 if TYPE_CHECKING:
     from onebit.scheduler.gate import Gate
+    from onebit.scheduler.line import Turn
+    from onebit.scheduler.model import Model
     from onebit.scheduler.slots import Claim
 
 
@@ -45,15 +47,17 @@ class Lease:
     left: str | None = None  # the engine that died under it before
     front = False  # it was served before, and goes before the others of its tier
     joined = 0.0  # when it began to wait
-    lifted = 0.0  # when it began to wait in its present tier
+    lifted = 0.0  # when waiting brought it into its present tier
+    turn: Turn | None = None  # where it stands in line, while it does
     future: asyncio.Future[None] | None = None  # while it waits
     claim: Claim | None = None
     error: OnebitError | None = None
     stopped: Stop | None = None
     _on_stop: Callable[[], None] | None = None
 
-    def __init__(self, gate: Gate, ask: Ask) -> None:
+    def __init__(self, gate: Gate, model: Model, ask: Ask) -> None:
         self._gate = gate
+        self.model = model
         self.ask = ask
         self.tier = ask.tier  # what counts: waiting long may have lifted it
 
@@ -82,8 +86,17 @@ class Lease:
                 self._on_stop()
 
     async def __aenter__(self) -> Lease:
-        if not self._gate.take(self):
-            await self._gate.wait(self)
+        gate = self._gate
+        if not gate.take(self):
+            future = gate.join(self)
+            if future is not None:
+                try:
+                    await future
+                except BaseException:
+                    gate.step_out(self)
+                    raise
+            if self.error is not None:
+                raise self.error
         return self
 
     async def __aexit__(self, *_: object) -> None:

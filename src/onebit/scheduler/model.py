@@ -10,11 +10,12 @@ from math import inf
 
 from onebit.memory.policy import Holder, Wanted
 from onebit.memory.residency import Residency, Step, after
-from onebit.scheduler.card import Card
 from onebit.scheduler.choose import EngineView
 from onebit.scheduler.lease import Lease
 from onebit.scheduler.line import Line
+from onebit.scheduler.profile import Grid
 from onebit.scheduler.slots import SlotLedger
+from onebit.scheduler.split import HOLD_GAIN
 from onebit.tiers import Tier
 
 _RATE_WINDOW = 32  # releases that the drain rate is measured over
@@ -32,6 +33,8 @@ class ModelSpec:
     pinned: bool = False
     preload: bool = False
     idle_unload: float | None = None  # seconds
+    grid: Grid | None = None  # what was measured of its two engines together
+    hold_gain: float = HOLD_GAIN
 
 
 class Model:
@@ -39,9 +42,7 @@ class Model:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.line = Line()
-        self.cards: tuple[Card, ...] = ()  # the gate's, for spec.cards
-        self.running: set[Lease] = set()
-        self.by_tier = [0, 0, 0, 0]  # running, indexed by tier
+        self.running: dict[int, Lease] = {}  # by the claim's id: a slot handed on changes one entry
         self.releases: deque[float] = deque(maxlen=_RATE_WINDOW)
         self.residency = Residency.ABSENT
         self.served = [-inf, -inf, -inf, -inf]  # by tier: when one last ended here
@@ -64,7 +65,7 @@ class Model:
     def renew(self, spec: ModelSpec) -> None:
         """Take another spec, while nothing runs."""
         self.spec, self.successor = spec, None
-        self.slots = SlotLedger(spec.engines)
+        self.slots = SlotLedger(spec.engines, spec.grid, spec.hold_gain)
         self.needs = dict(spec.needs)
         self.causes: dict[str, str] = {}  # why an engine is gone, one sentence each
 
@@ -79,7 +80,11 @@ class Model:
 
     def highest_running(self) -> Tier | None:
         """The highest tier that runs here."""
-        return next((tier for tier in reversed(Tier) if self.by_tier[tier]), None)
+        return max((lease.tier for lease in self.running.values()), default=None)
+
+    def count_running(self, tier: Tier) -> int:
+        """How many of a tier run here."""
+        return sum(lease.tier is tier for lease in self.running.values())
 
     def failed(self, now: float, cause: str) -> None:
         """A load failed, or all its engines did: cool down."""

@@ -14,10 +14,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from onebit.scheduler.choose import EngineView, Need, Standing, able, choose
+from onebit.scheduler.profile import Grid
+from onebit.scheduler.split import HOLD_GAIN, Decision, Split, pick
 
 # Conversations remembered for the prompt cache. An engine holds as many warm prompts as it has slots, so a few
 # thousand outlive every cache; an entry is about 100 bytes.
 _REMEMBERED = 4096
+_OPEN = Standing.OPEN
 
 
 class Claim(NamedTuple):
@@ -31,8 +34,15 @@ class Claim(NamedTuple):
 class SlotLedger:
     """Who holds which slots. Thread-safe; every method is one short locked step."""
 
-    def __init__(self, engines: Iterable[EngineView]) -> None:
+    def __init__(self, engines: Iterable[EngineView], grid: Grid | None = None, hold_gain: float = HOLD_GAIN) -> None:
+        """`grid`: what was measured of two engines that share a card; with it, it decides instead of row limits.
+
+        `hold_gain`: the share by which the others must gain for a request to wait beside a free slot.
+        """
         self._lock = threading.Lock()
+        self._grid = grid
+        self._hold_gain = hold_gain
+        self._split: Split | None = None  # what the load moves towards
         # Each engine with every number of slots in use, made once: two new views for every request were 4 % of the
         # router's work for an answer.
         self._loads: dict[str, tuple[EngineView, ...]] = {e.name: _loads(e) for e in engines}
@@ -45,19 +55,17 @@ class SlotLedger:
         self._look()
         self._hope()
 
-    def claim(self, need: Need, blocked: Set[str] = frozenset()) -> Claim | None:
-        """Choose an engine for `need` and take its slots; None when there is no room now."""
+    def claim(self, need: Need, blocked: Set[str] = frozenset(), waiting: int = 0) -> Claim | None:
+        """Choose an engine for `need` and take its slots; None when there is no room now.
+
+        `blocked`: engines that are spoken for. `waiting`: how many wait behind this one.
+        """
         with self._lock:
-            views = self._views
-            if len(views) == 1 and not blocked:  # nothing to choose
-                name = views[0].name if not self.full and views[0].has_room(need) else None
-            else:
-                last = self._last.get(need.conversation) if need.conversation is not None else None
-                name = choose(views, need, last=last, blocked=blocked)
-                if name is not None and need.conversation is not None:
-                    self._remember(need.conversation, name)
+            name = self._choose(need, blocked, waiting)
             if name is None:
                 return None
+            if need.conversation is not None and len(self._views) > 1:
+                self._remember(need.conversation, name)
             engine = self._engines[name]
             claim = Claim(next(self._ids), name, engine.slots_for(need))
             self._claims[claim.id] = claim
@@ -67,24 +75,55 @@ class SlotLedger:
             self._look()
             return claim
 
-    def hand_over(self, claim: Claim, need: Need) -> Claim | None:
-        """Give the slots of a claim that ends to `need` at once; None: it does not want just these.
-
-        For the first in line: when nothing else is free, these are what it would be given anyway.
-        """
+    def has_room(self, need: Need, waiting: int = 0) -> bool:
+        """Would `claim` give it slots now?"""
         with self._lock:
-            engine = self._engines[claim.engine]
-            if engine.standing is not Standing.OPEN or engine.slots_for(need) != claim.slots or not self.full:
-                return None
-            if need.plain and engine.drafting:
-                return None
-            del self._claims[claim.id]
-            further = Claim(next(self._ids), claim.engine, claim.slots)
-            self._claims[further.id] = further
-            self._served[claim.engine] += 1
-            if need.conversation is not None:
+            return self._choose(need, frozenset(), waiting) is not None
+
+    def _choose(self, need: Need, blocked: Set[str], waiting: int) -> str | None:
+        views = self._views
+        if len(views) == 1 and not blocked:  # nothing to choose
+            return views[0].name if not self.full and views[0].has_room(need) else None
+        if self._grid is not None and not blocked and (decision := self._measured_choice(need, waiting)) is not None:
+            self._split = decision.split
+            return None if decision.engine is None else views[decision.engine].name
+        last = self._last.get(need.conversation) if need.conversation is not None else None
+        return choose(views, need, last=last, blocked=blocked)
+
+    def _measured_choice(self, need: Need, waiting: int) -> Decision | None:
+        """By the profile, for a request of one sequence that both engines can serve; None: it does not say."""
+        first, second = self._views
+        both = first.standing is second.standing is _OPEN
+        if (
+            self._grid is None
+            or not both
+            or need.sequences != 1
+            or not (first.may_serve(need) and second.may_serve(need))
+        ):
+            return None
+        in_use, slots = (first.in_use, second.in_use), (first.limit, second.limit)
+        return pick(self._grid, in_use, slots, waiting=waiting, previous=self._split, hold_gain=self._hold_gain)
+
+    def hand_over(self, claim: Claim, need: Need) -> bool:
+        """Let `claim` go on for `need`, its slots never free in between; False: that needs a choice.
+
+        For the first in line: where nothing else is free, these are the slots it would be given anyway.
+        """
+        engine = self._engines[claim.engine]
+        if (
+            self._grid is not None
+            or not self.full
+            or engine.standing is not _OPEN
+            or engine.slots_for(need) != claim.slots
+        ):
+            return False
+        if need.plain and engine.drafting:
+            return False
+        self._served[claim.engine] += 1
+        if need.conversation is not None:
+            with self._lock:
                 self._remember(need.conversation, claim.engine)
-            return further
+        return True
 
     def release(self, claim: Claim) -> None:
         """Give the slots back. Raises KeyError when they were given back before: that is a bug, not an event."""
