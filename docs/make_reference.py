@@ -31,6 +31,7 @@ COMMANDS = (
     ("bench",),
     ("bench", "profile"),
     ("bench", "compare"),
+    ("bench", "gate"),
     ("tune",),
     ("doctor",),
     ("engines",),

@@ -99,17 +99,14 @@ def compare(old: Mapping[str, Offer], new: Sequence[Offer], settings: Sequence[s
 
 
 def _same_engines(one: Offer, other: Offer) -> bool:
-    timeouts = one.served.settings.start_timeout, other.served.settings.start_timeout
-    engines = one.plan.engines, other.plan.engines
-    return (
-        engines[0] == engines[1]
-        and timeouts[0] == timeouts[1]
-        and (one.info, one.beside)
-        == (
-            other.info,
-            other.beside,
-        )
-    )
+    """The same processes with the same flags, and the same choice between them."""
+
+    def engines(offer: Offer) -> tuple[object, ...]:
+        settings = offer.served.settings
+        choice = settings.start_timeout, settings.profile, settings.hold_gain
+        return offer.plan.engines, offer.info, offer.beside, choice
+
+    return engines(one) == engines(other)
 
 
 def changed_settings(old: ServeConfig, new: ServeConfig, keys_changed: bool) -> list[str]:

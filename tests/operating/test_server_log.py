@@ -87,7 +87,7 @@ async def test_a_line_for_each_request_and_event(site: Site) -> None:
 
 async def test_an_eviction_names_the_tier_it_was_for(site: Site) -> None:
     site.config["models"]["chat"] |= {"preload": False}
-    site.config["memory"] = "40MiB"  # room for one of the two
+    site.config["memory"] = "60MiB"  # room for one of the two
     site.config |= {"min_residency": 0, "protect": 0}
     async with site.serve() as server:
         for model in ("chat", "small"):

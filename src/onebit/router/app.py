@@ -114,7 +114,7 @@ class App:
                 raise
             finally:
                 self._held -= len(body)
-                entry.status, entry.first = reply.status, reply.first
+                entry.status, entry.first = reply.status or entry.status, reply.first
                 self.journal.close(entry)
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
@@ -224,7 +224,7 @@ async def _exchange(
 
 
 def _note(entry: Entry, error: OnebitError) -> None:
-    entry.outcome = error.code or error.type
+    entry.outcome, entry.status = error.code or error.type, error.status
 
 
 class _Told:
