@@ -24,6 +24,10 @@ DOCS = Path(__file__).parent
 COMMANDS = (
     (),
     ("serve",),
+    ("status",),
+    ("top",),
+    ("logs",),
+    ("reload",),
     ("bench",),
     ("bench", "profile"),
     ("bench", "compare"),

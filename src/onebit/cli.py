@@ -10,7 +10,19 @@ import typer
 from typer.core import TyperCommand
 
 from onebit import __version__
-from onebit.commands import bench, bench_gate, console, doctor, engines, models, serve, tune
+from onebit.commands import (
+    bench,
+    bench_gate,
+    console,
+    doctor,
+    engine_logs,
+    engines,
+    models,
+    reload,
+    serve,
+    status,
+    tune,
+)
 from onebit.errors import OnebitError
 
 if TYPE_CHECKING:
@@ -47,6 +59,10 @@ app = typer.Typer(
 app.command("serve", cls=GroupedCommand, short_help="Serve a model through one OpenAI-compatible endpoint.")(
     serve.serve
 )
+app.command("status", short_help="Models, memory, slots and waiters of a running server.")(status.status)
+app.command("top", short_help="The same as a live screen.")(status.top)
+app.command("logs", short_help="What a model's engines print.")(engine_logs.logs)
+app.command("reload", short_help="Let a running server read its edited config.")(reload.reload)
 app.command("doctor", short_help="What works here, what does not, and how to fix it.")(doctor.doctor)
 app.command("tune", short_help="Measure, then say which command lines to use.")(tune.tune)
 bench.app.command("gate", short_help="What an admission costs, beside other gates.")(bench_gate.gate)

@@ -200,6 +200,10 @@ class EngineFailed(OnebitError):
     """An engine does not start; the message holds the cause in one sentence."""
 
 
+class NoServer(OnebitError):
+    """No running server was found, or it does not answer."""
+
+
 class PortTaken(OnebitError):
     """The address to listen on is in use or may not be bound."""
 

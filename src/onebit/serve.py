@@ -3,45 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import itertools
-import re
+import logging
+import os
 import resource
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 
 import anyio
-import uvicorn
 
-from onebit import paths
-from onebit.config.keys import Key
-from onebit.config.schema import ServeConfig
-from onebit.engines.spec import EngineSpec
+from onebit import paths, running
 from onebit.engines.state import State
-from onebit.engines.supervisor import Engine, Patience
+from onebit.engines.supervisor import Engine
 from onebit.errors import EngineFailed, Unavailable
-from onebit.memory.arbiter import Arbiter, Home
+from onebit.fleet import Fleet
+from onebit.memory.arbiter import Arbiter
 from onebit.memory.gauge import Gauge
 from onebit.memory.ledger import MemoryLedger
-from onebit.memory.policy import Rules
 from onebit.memory.residency import Residency
-from onebit.offer import Offer, model_spec
+from onebit.offer import model_spec
+from onebit.reload import Proposal, limits_of, rules_of
+from onebit.reloader import HangUp, Read, Reloader
 from onebit.router.admin import Admin
 from onebit.router.app import App
-from onebit.router.client_side import ClientSide
+from onebit.router.http_server import HttpServer
 from onebit.router.journal import Journal
 from onebit.router.keyring import KeyRing
 from onebit.router.listen import Listener
-from onebit.router.pool import Pool, standing_of
+from onebit.router.pool import standing_of
 from onebit.scheduler.cards import Cards
-from onebit.scheduler.gate import Gate, Limits
+from onebit.scheduler.gate import Gate
 from onebit.scheduler.model import Model
 
-_BACKLOG = 2048
+_log = logging.getLogger("onebit.serve")
 _FILES = 65_536  # a relayed stream takes two descriptors; the usual soft limit of 1,024 ends at 500 streams
 
 
@@ -68,36 +65,42 @@ class Stops:
 class Server:
     """One server: its models, the gate, the memory, its HTTP side."""
 
-    def __init__(
-        self, config: ServeConfig, offers: Sequence[Offer], keys: Sequence[Key], listener: Listener, run_dir: Path
-    ) -> None:
-        """Raises ConfigError when a model can never fit into the memory that the config gives."""
+    def __init__(self, start: Proposal, read: Read, listener: Listener, run_dir: Path) -> None:
+        """`read`: the config again, when it has been edited.
+
+        Raises ConfigError when a model can never fit into the memory that the config gives.
+        """
+        config = start.config
         self.config = config
-        self.keys = tuple(keys)  # read once: their file may be a pipe
+        self.keys = start.keys
         self.listener = listener
-        self.offers = {offer.name: offer for offer in offers}
+        self.offers = {offer.name: offer for offer in start.offers}
         self.stops = Stops()
         self.up = anyio.Event()  # what is to be loaded at the start has been, or has failed
         self._run_dir = run_dir
-        self._folders = itertools.count()
         self.gauge = Gauge(config.memory)
-        rooms = self.gauge.rooms([spec for offer in offers for spec in offer.plan.engines])
-        specs = [model_spec(offer, rooms, self.gauge) for offer in offers]
-        self.gate = Gate([Model(spec) for spec in specs], _limits(config, keys))
+        rooms = self.gauge.rooms([spec for offer in start.offers for spec in offer.plan.engines])
+        specs = [model_spec(offer, rooms, self.gauge) for offer in start.offers]
+        self.gate = Gate([Model(spec) for spec in specs], limits_of(config, start.keys))
         self.arbiter = Arbiter(self.gauge.measure, self.gauge.ending, config.grace)
         totals = {pool: room.total for pool, room in rooms.items()}
-        self.cards = Cards(self.gate, MemoryLedger(totals), _rules(config), self.arbiter)
-        self.pools = {offer.name: self._pool(offer) for offer in offers}
+        self.cards = Cards(self.gate, MemoryLedger(totals), rules_of(config), self.arbiter)
+        self.fleet = Fleet(run_dir, config.port, self.arbiter.homes, self._changed)
+        self.cards.renewed, self.cards.forgotten = self.fleet.renewed, self.fleet.forgotten
+        for offer in start.offers:
+            self.fleet.add(self.fleet.build(offer))
         self._journal = Journal()
-        ring = KeyRing(keys, config.keyless_tier)
-        admin = Admin(self.pools, self.cards, self._journal)
-        self.app = App(self.pools, self.gate, ring, config.max_body, admin)
+        ring = KeyRing(start.keys, config.keyless_tier)
+        admin = Admin(self.fleet.pools, self.cards, self._journal)
+        self.app = App(self.fleet.pools, self.gate, ring, config.max_body, admin)
+        self.reloader = Reloader(self, read, run_dir)
         self._settled = anyio.Event()
+        self._reloading = anyio.CancelScope()
 
     @property
     def engines(self) -> list[Engine]:
         """All engines of all models."""
-        return [engine for pool in self.pools.values() for engine in pool.engines.values()]
+        return [engine for pool in self.fleet.pools.values() for engine in pool.engines.values()]
 
     async def run(self, show: Callable[[Server], Awaitable[None]], draining: Callable[[int], None]) -> Ending:
         """Serve until stopped.
@@ -106,7 +109,7 @@ class Server:
         first Ctrl-C. Raises EngineFailed when nothing of what is to be loaded at the start comes up.
         """
         _raise_file_limit()
-        http = _Uvicorn(self.app)
+        http = HttpServer(self.app)
         showing = anyio.CancelScope()
 
         async def shown() -> None:
@@ -115,11 +118,13 @@ class Server:
 
         ending: Ending | EngineFailed
         async with anyio.create_task_group() as group:
-            with _signals(self.stops):
+            with _signals(self.stops, self.reloader):
+                self._announce()
                 group.start_soon(http.serve, [self.listener.socket])
                 group.start_soon(shown)
                 async with anyio.create_task_group() as models:
                     await models.start(self.arbiter.run, self.cards)
+                    models.start_soon(self._reloads)
                     for model in tuple(self.gate.models.values()):
                         if model.spec.preload:
                             self.cards.want(model.name)
@@ -141,7 +146,7 @@ class Server:
         self._moved()
         await _either(self._settled, self.stops.first)
         if not self.stops.first.is_set():
-            wanted = [pool for name, pool in self.pools.items() if self.gate.models[name].spec.preload]
+            wanted = [pool for name, pool in self.fleet.pools.items() if self.gate.models[name].spec.preload]
             engines = [engine for pool in wanted for engine in pool.engines.values()]
             if engines and all(engine.state is State.FAILED for engine in engines):
                 causes = "\n".join(f"engine {e.spec.name}: {e.cause}" for e in engines)
@@ -152,6 +157,7 @@ class Server:
 
     async def _drain(self, draining: Callable[[int], None]) -> Ending:
         """No new requests; those running may finish within the grace period; the rest is cut off and told."""
+        self._reloading.cancel()
         self.cards.close()
         self.gate.close(lambda: Unavailable("the server is shutting down", retry_after=5))
         for engine in self.engines:
@@ -174,21 +180,19 @@ class Server:
         self.app.cut()
         return Ending.FORCED if self.stops.second.is_set() else Ending.CUT
 
-    def _pool(self, offer: Offer) -> Pool:
-        folder = self._run_dir / str(next(self._folders))  # engines of two models have the same names
-        folder.mkdir(mode=0o700)
-        engines = {
-            spec.name: Engine(
-                spec,
-                run_dir=folder,
-                log=_log_file(spec, self.config.port),
-                on_change=functools.partial(self._changed, offer.name),
-                patience=Patience(start=offer.served.settings.start_timeout),
-            )
-            for spec in offer.plan.engines
-        }
-        self.arbiter.homes[offer.name] = Home(tuple(engines.values()))
-        return Pool(offer.name, offer.plan.context, int(time.time()), engines)
+    def _announce(self) -> None:
+        """So that `onebit status` and the like find this server. It serves without that, too."""
+        file = self.config.source.file
+        note = running.Note(os.getpid(), self.listener.url, str(file) if file else None, time.time())
+        try:
+            running.announce(self._run_dir, note)
+        except OSError as error:
+            _log.warning("onebit status will not find this server: %s", error)
+
+    async def _reloads(self) -> None:
+        """Until the drain begins: a config that is read afterwards is for nobody."""
+        with self._reloading:
+            await self.reloader.run()
 
     def _changed(self, name: str, engine: Engine) -> None:
         cause = engine.cause if engine.state is State.FAILED else None
@@ -198,10 +202,12 @@ class Server:
 
     def _moved(self) -> None:
         """Has everything that is to be loaded at the start been loaded, or failed?"""
+        if self._settled.is_set():
+            return
         for model in self.gate.models.values():
-            if not model.spec.preload:
+            if not model.spec.preload or model.leaving_for_good:
                 continue
-            engines = self.pools[model.name].engines.values()
+            engines = self.fleet.pools[model.name].engines.values()
             if model.asked_at is not None or model.residency is Residency.LOADING:
                 return
             if any(engine.state in (State.STARTING, State.CRASHED) for engine in engines):
@@ -209,59 +215,24 @@ class Server:
         self._settled.set()
 
 
-def _limits(config: ServeConfig, keys: Sequence[Key]) -> Limits:
-    caps = tuple((key.name, key.max_in_flight) for key in keys if key.max_in_flight is not None)
-    return Limits(config.max_waiting, config.max_wait, config.max_wait_boost, caps)
-
-
-def _rules(config: ServeConfig) -> Rules:
-    return Rules(config.protect, config.min_residency, config.max_hold)
-
-
-class _Uvicorn(uvicorn.Server):
-    """uvicorn without its own signal handling: the first Ctrl-C must drain the gate, not the sockets."""
-
-    def __init__(self, app: App) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=ClientSide,
-                loop="none",
-                lifespan="off",
-                ws="none",
-                interface="asgi3",
-                log_config=None,
-                proxy_headers=False,
-                access_log=False,
-                server_header=False,
-                backlog=_BACKLOG,
-                timeout_graceful_shutdown=2,
-            )
-        )
-
-    def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
-        """Leave them alone."""
-        return nullcontext()
-
-
-def _log_file(spec: EngineSpec, port: int) -> Path:
-    """One file an engine: two servers have two ports, and one that is started again goes on in its file.
-
-    Those that took any free port share one, or each start would leave a file behind.
-    """
-    alias = re.sub(r"[^\w.-]", "_", spec.alias)
-    return paths.log_dir() / f"{alias}-{spec.name}{f'-{port}' if port else ''}.log"
-
-
 @contextmanager
-def _signals(stops: Stops) -> Iterator[None]:
+def _signals(stops: Stops, reloader: Reloader) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signum, stops.count)
+    hang_up = HangUp()
+
+    def hung_up() -> None:
+        if hang_up.is_the_end():
+            stops.count()
+        else:
+            reloader.ask()
+
+    handlers = {signal.SIGINT: stops.count, signal.SIGTERM: stops.count, signal.SIGHUP: hung_up}
+    for signum, handler in handlers.items():
+        loop.add_signal_handler(signum, handler)
     try:
         yield
     finally:
-        for signum in (signal.SIGINT, signal.SIGTERM):
+        for signum in handlers:
             loop.remove_signal_handler(signum)
 
 

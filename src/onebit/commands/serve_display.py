@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from onebit.commands import console
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
     from rich.table import Table
 
@@ -18,6 +20,14 @@ def home_as_tilde(path: Path) -> str:
     """A path as people write it: shorter, so that it fits a line."""
     text, home = str(path), str(Path.home())
     return "~" + text[len(home) :] if text.startswith(home + "/") else text
+
+
+def show_warnings(warnings: Sequence[str]) -> None:
+    """What is allowed, but should be known."""
+    from rich.text import Text
+
+    for warning in warnings:
+        console.err().print(Text.assemble(("warning: ", "yellow"), warning))
 
 
 def show_draining(slots: int) -> None:

@@ -52,7 +52,7 @@ class FoundDevice:
     kind: DeviceKind
     description: str
     total_bytes: int
-    free_bytes: int
+    free_bytes: int = field(compare=False)  # as it was when the build was asked
     software: bool = False  # a Vulkan device that is really the CPU (Mesa's llvmpipe)
 
 

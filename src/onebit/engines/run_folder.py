@@ -15,7 +15,8 @@ from filelock import FileLock, Timeout
 from onebit import paths
 from onebit.errors import EngineFailed
 
-_LOCK = "lock"  # held in a run folder for as long as its server lives
+LOCK = "lock"
+"""A file in a run folder, locked for as long as its server lives."""
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def run_folder() -> Iterator[Path]:
         for old in root.glob("onebit-*"):
             _remove_if_left_behind(old)
         folder = Path(tempfile.mkdtemp(prefix="onebit-", dir=root))
-        lock = FileLock(folder / _LOCK)
+        lock = FileLock(folder / LOCK)
         lock.acquire(blocking=False)
     except OSError as error:
         raise EngineFailed(
@@ -46,7 +47,7 @@ def run_folder() -> Iterator[Path]:
 
 def _remove_if_left_behind(folder: Path) -> None:
     """Only a folder whose lock can be had: its server is gone, in whatever container it ran."""
-    if not (folder / _LOCK).is_file() or folder.is_symlink():
+    if not (folder / LOCK).is_file() or folder.is_symlink():
         return
-    with suppress(Timeout, OSError), FileLock(folder / _LOCK, blocking=False):
+    with suppress(Timeout, OSError), FileLock(folder / LOCK, blocking=False):
         shutil.rmtree(folder, ignore_errors=True)

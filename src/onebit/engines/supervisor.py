@@ -134,7 +134,7 @@ class Engine:
         ready_at = None
         try:
             client, hung = await self._until_ready(child, address, key)
-            if client is not None and hung is None:
+            if client is not None and hung is None and child.returncode is None:  # else it ended while it loaded
                 ready_at = monotonic()
                 self.client, self.doubted = client, False
                 self._move(Event.BECAME_READY)

@@ -56,6 +56,8 @@ class Admin:
 
     def _ailing(self) -> str | None:
         for model in self._gate.models.values():
+            if model.leaving_for_good:
+                continue
             engines = self._pools[model.name].engines.values() if model.name in self._pools else ()
             if any(engine.state is State.READY for engine in engines):
                 continue

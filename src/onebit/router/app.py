@@ -48,7 +48,7 @@ _KEY_PATHS = frozenset({"/v1/engines", "/metrics"})  # what the operator sees: n
 _MAX_ID_CHARS = 128
 _DROP_BYTES, _DROP_S = 8 << 20, 2.0  # of a body that is too large; more is not worth a clear answer
 _MAX_HELD = 1 << 30  # a thousand waiting requests of the largest size would be 64 GiB
-_PROCESS = secrets.token_hex(8).encode()
+_PROCESS = secrets.token_hex(4).encode()
 _numbers = itertools.count(1)
 
 
@@ -114,7 +114,7 @@ class App:
                 raise
             finally:
                 self._held -= len(body)
-                entry.status, entry.first = reply.status, reply.first
+                entry.status, entry.first = reply.status or entry.status, reply.first
                 self.journal.close(entry)
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
@@ -224,7 +224,7 @@ async def _exchange(
 
 
 def _note(entry: Entry, error: OnebitError) -> None:
-    entry.outcome = error.code or error.type
+    entry.outcome, entry.status = error.code or error.type, error.status
 
 
 class _Told:

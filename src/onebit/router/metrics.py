@@ -24,7 +24,7 @@ Drafts = Mapping[tuple[str, str], tuple[int, int]]
 async def exposition(pools: Mapping[str, Pool], cards: Cards, journal: Journal) -> bytes:
     """The text of /metrics. Drafting engines are asked for their counters; one that does not answer is left out."""
     drafts: dict[tuple[str, str], tuple[int, int]] = {}
-    for pool in pools.values():
+    for pool in tuple(pools.values()):  # a reload may change them while an engine is asked
         for name, engine in pool.engines.items():
             if engine.spec.draft is not None and engine.client is not None:
                 with suppress(OSError):

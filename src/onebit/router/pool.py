@@ -10,9 +10,9 @@ from onebit.engines.supervisor import Engine
 from onebit.scheduler.choose import EngineView, Standing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pool:
-    """A model and all that answers for it."""
+    """A model and all that answers for it. Another config gives it other engines, when the old ones have ended."""
 
     model: str
     context: int  # tokens in each slot

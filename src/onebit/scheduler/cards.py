@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Protocol
@@ -17,6 +18,16 @@ from onebit.scheduler.gate import Gate
 from onebit.scheduler.model import Model, ModelSpec
 from onebit.scheduler.refusals import bounded, gone, load_failed
 from onebit.tiers import Tier
+
+_log = logging.getLogger("onebit.models")
+
+
+_REASONS = {"idle": "unloaded, for it was not used", "config": "unloaded, for its config has changed"}
+
+
+def _tell(text: str, model: str, event: str, level: int = logging.INFO, **facts: object) -> None:
+    """One line of the log for an event in a model's life."""
+    _log.log(level, text, extra={"facts": {"event": event, "model": model, **facts}})
 
 
 class Effects(Protocol):
@@ -38,6 +49,8 @@ class Cards:
         self.rules = rules
         self.history = History()
         self.moved: Callable[[], None] = lambda: None  # told after each load, failure and departure
+        self.renewed: Callable[[str], None] = lambda _: None  # nothing of the old one is left: its engines are others
+        self.forgotten: Callable[[str], None] = lambda _: None  # it is served no more, and nothing of it is left
         self._effects = effects
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -99,6 +112,7 @@ class Cards:
         model.loaded_at = model.idle_since = now
         model.load_seconds = max(0.001, now - model.load_began)
         self.history.loaded(name, model.load_seconds)
+        _tell(f"{name}: loaded in {model.load_seconds:.1f} s", name, "loaded", seconds=round(model.load_seconds, 3))
         model.failures, model.cause, model.asked_at = 0, None, None
         self.gate.refuse_the_hopeless(model)
         self.gate.hand_over(model)
@@ -118,6 +132,7 @@ class Cards:
         model = self.gate.models[name]
         model.failed(self.gate.clock(), cause)
         self.history.failed(name)
+        _tell(f"{name}: could not be loaded: {cause}", name, "load_failed", logging.ERROR, cause=cause)
         model.asked_at = None
         if model.residency in (Residency.LOADING, Residency.RESIDENT):
             self._unload(model, "failed")
@@ -135,7 +150,7 @@ class Cards:
         if model.leaving_for_good:
             self._forget(model)
         elif model.successor is not None:
-            model.renew(model.successor)
+            self._become(model, model.successor)
             if model.spec.preload:
                 model.asked_at = self.gate.clock()
         self.rearrange()
@@ -168,17 +183,29 @@ class Cards:
         model = self.gate.models[spec.name]
         model.successor = spec
         if model.residency is Residency.ABSENT:
-            model.renew(spec)
+            self._become(model, spec)
+            if spec.preload:
+                model.asked_at = self.gate.clock()
             self.rearrange()
         elif model.residency is not Residency.LEAVING:
             self._unload(model, "config")
 
+    def retune(self, spec: ModelSpec) -> None:
+        """The same engines under other rules: nothing is unloaded."""
+        model = self.gate.models[spec.name]
+        if model.successor is not None:  # it is on its way to other engines already
+            model.successor = spec
+            return
+        before, model.spec = model.spec, spec
+        if spec.preload and not before.preload:
+            self.want(spec.name)
+        self.rearrange()
+
     def remove(self, name: str) -> None:
         """The model is served no more: those in line are told, those who run may finish."""
         model = self.gate.models[name]
-        model.leaving_for_good = True
-        for lease in model.line.everyone():
-            self.gate.refuse(lease, gone(name))
+        model.leaving_for_good, model.successor = True, None
+        self._served_no_more(model)
         if model.residency is Residency.ABSENT:
             self._forget(model)
         elif model.residency is not Residency.LEAVING:
@@ -209,6 +236,9 @@ class Cards:
 
     def _unload(self, model: Model, reason: str, wanted: Tier | None = None) -> None:
         self.history.unloaded(model.name, reason, model.highest_running(), wanted)
+        if reason != "failed":  # which has been told
+            why = f"evicted for {wanted.label}" if wanted is not None else _REASONS.get(reason, reason)
+            _tell(f"{model.name}: {why}", model.name, "unloaded", reason=reason)
         model.step(Step.UNLOAD)
         model.hold = None
         self._effects.unload(model.name)
@@ -241,5 +271,15 @@ class Cards:
         if at is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.001, at - now), self.rearrange)
 
+    def _become(self, model: Model, spec: ModelSpec) -> None:
+        model.renew(spec)
+        self.renewed(model.name)
+
+    def _served_no_more(self, model: Model) -> None:
+        for lease in model.line.everyone():
+            self.gate.refuse(lease, gone(model.name))
+
     def _forget(self, model: Model) -> None:
+        self._served_no_more(model)  # one that had to give way, or lost its engine, came back to the line
         del self.gate.models[model.name]
+        self.forgotten(model.name)

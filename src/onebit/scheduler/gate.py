@@ -63,7 +63,9 @@ class Gate:
         """Other bounds, from now on."""
         self.limits = limits
         self.caps = Caps(dict(limits.max_in_flight), (lease.ask.key for lease in self.running()))
-        self._patience.limits_changed()
+        for model in self.models.values():
+            self.hand_over(model)  # a key may run more than before
+        self._patience.look_again()
 
     @property
     def waiting(self) -> int:

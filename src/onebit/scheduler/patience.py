@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from onebit.scheduler.gate import Gate
 
 _LIFT_EVERY_S = 1.0
+_LEAST_S = 0.001  # rounding may leave nothing of a wait that is not over: that must not become a busy loop
 
 
 class Patience:
@@ -27,13 +28,14 @@ class Patience:
         self.awake = True
         self._look_in(self._gate.limits.max_wait)
 
-    def limits_changed(self) -> None:
-        """Those who wait may have waited for too long already."""
-        if self._timer is not None:
-            self._timer.cancel()
+    def look_again(self) -> None:
+        """The limits have changed: who waits may have waited for too long by now."""
+        if self.awake:
             self._look_in(0)
 
     def _look_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self._gate.limits.max_wait_boost is not None:
             seconds = min(seconds, _LIFT_EVERY_S)
         self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._look)
@@ -56,4 +58,4 @@ class Patience:
         if oldest is None:
             self.awake = False
         else:
-            self._look_in(oldest + limits.max_wait - gate.clock())
+            self._look_in(max(_LEAST_S, oldest + limits.max_wait - gate.clock()))

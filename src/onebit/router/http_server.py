@@ -1,0 +1,38 @@
+"""uvicorn, as this server runs it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import uvicorn
+
+from onebit.router.app import App
+from onebit.router.client_side import ClientSide
+
+_BACKLOG = 2048
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling: the first Ctrl-C must drain the gate, not the sockets."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=ClientSide,
+                loop="none",
+                lifespan="off",
+                ws="none",
+                interface="asgi3",
+                log_config=None,
+                proxy_headers=False,
+                access_log=False,
+                server_header=False,
+                backlog=_BACKLOG,
+                timeout_graceful_shutdown=2,
+            )
+        )
+
+    def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
+        """Leave them alone."""
+        return nullcontext()
