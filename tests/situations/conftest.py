@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from onebit.engines.device import Build
@@ -100,7 +101,7 @@ def real(cpu_build: Build, known: Mapping[str, Known], serve: Serve) -> Serve:
 _CACHE = {
     "llama.attention.key_length": 4096,
     "llama.attention.value_length": 4096,
-    "llama.context_length": 8192,
+    "llama.context_length": 32_768,
 }
 FAKE_ROOM = {1: "1500MiB", 2: "2500MiB", 3: "3500MiB"}
 
@@ -134,9 +135,11 @@ class Fakes:
         """Where the model's engine listens, or listened last."""
         return str(starts(self.builds[name])[-1].address)
 
-    def pid(self, name: str) -> int:
-        """Its latest process."""
-        return starts(self.builds[name])[-1].pid
+    async def listening(self, name: str) -> str:
+        """Wait for the model's first engine to listen, loading or not; return its address."""
+        while not (found := starts(self.builds[name])) or found[-1].address is None:
+            await anyio.sleep(0.01)
+        return found[-1].address
 
 
 @pytest.fixture
