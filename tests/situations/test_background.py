@@ -32,7 +32,7 @@ def running(tier: str, number: int) -> Any:
 
 @pytest.mark.parametrize("streams", [True, False], ids=["stream", "whole"])
 async def test_one_that_has_not_begun_is_restarted_unseen(fakes: Fakes, streams: bool) -> None:
-    line = fakes.model("x", {"stall_after_chunks": -1, "tokens": 3})
+    line = fakes.model("x", {"stall_after_chunks": 0, "tokens": 3})
     async with fakes.serve(line, top=KEYS, env=ENV) as server:
         asked = stream if streams else ask
         background: asyncio.Task[Any] = asyncio.create_task(asked(server, "x", "batch", key=BATCH))
@@ -43,7 +43,7 @@ async def test_one_that_has_not_begun_is_restarted_unseen(fakes: Fakes, streams:
         await until(server, "x", running("background", 0), key=PAID)  # stopped at once, while the paid one is at work
         await until(server, "x", running("paid", 1), key=PAID)
         await change(engine, stall_after_chunks=None)
-        assert (await paid).status == 200 and not background.done() or paid.done()
+        assert (await paid).status == 200
         got = await background
         assert got.status == 200 and got.text == "batch#0 batch#1 batch#2 "
         log = await read_log(engine)
@@ -110,7 +110,7 @@ async def test_the_sdk_raises_for_a_preempted_stream(fakes: Fakes) -> None:
 
 
 async def test_those_that_gave_way_stand_in_front_of_their_line(fakes: Fakes) -> None:
-    line = fakes.model("x", {"stall_after_chunks": -1, "tokens": 1}, parallel=1)
+    line = fakes.model("x", {"stall_after_chunks": 0, "tokens": 1}, parallel=1)
     async with fakes.serve(line, top=KEYS, env=ENV) as server:
         first = asyncio.create_task(ask(server, "x", "first", key=BATCH))
         engine = await fakes.listening("x")
@@ -140,7 +140,7 @@ async def test_a_begun_stream_is_continued_and_the_client_sees_one_answer(real: 
             before = await count(server, "onebit_preemptions_total", key=PAID, model="slow")
             got = Stream()
             background = asyncio.create_task(stream(server, "slow", text, key=BATCH, into=got, **fields))
-            for chunks in (4, 40):  # twice in one answer
+            for chunks in (4, 60):  # twice in one answer
                 await until_text(got, chunks)
                 assert (await ask(server, "slow", key=PAID, max_tokens=2)).status == 200
             await background
@@ -158,7 +158,6 @@ def shape(got: Stream) -> dict[str, Any]:
     usage = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
     return {
         "ids": len({chunk["id"] for chunk in chunks}),
-        "created": len({chunk["created"] for chunk in chunks}),
         "roles": sum("role" in choice.get("delta", {}) for choice in choices),
         "finish": [choice["finish_reason"] for choice in choices if choice["finish_reason"]],
         "usage": [(u["prompt_tokens"], u["completion_tokens"], u["total_tokens"]) for u in usage],
