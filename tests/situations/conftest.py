@@ -110,14 +110,14 @@ class Fakes:
     """Fake models, each with a script of its own."""
 
     def __init__(self, folder: Path, serve: Serve) -> None:
-        self._folder = folder
+        self.folder = folder
         self._serve = serve
         self.builds: dict[str, Path] = {}
 
     def model(self, name: str, script: Mapping[str, Any] | None = None, *, parallel: int = 4, more: str = "") -> str:
         """A line of `models:`. Its memory is the same however many slots it has."""
-        file = write_model(self._folder / f"{name}.gguf", extra=_CACHE)
-        self.builds[name] = make_fake_build(self._folder / f"build-{name}", script or {})
+        file = write_model(self.folder / f"{name}.gguf", extra=_CACHE)
+        self.builds[name] = make_fake_build(self.folder / f"build-{name}", script or {})
         shape = f"device: cpu, parallel: {parallel}, ctx_size: {4 * 8192 // parallel}"
         return f"  {name}: {{path: {file}, llama_server: {self.builds[name]}, {shape}{', ' + more if more else ''}}}\n"
 

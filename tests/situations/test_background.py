@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from time import monotonic
 from typing import Any
@@ -187,46 +186,45 @@ async def test_a_continued_answer_ends_by_itself_where_the_undisturbed_one_does(
 @pytest.mark.engine
 async def test_a_batch_of_100_with_sporadic_paid_calls(real: Serve, known: Mapping[str, Known]) -> None:
     """The paid ones see an idle card and one preemption; all 100 answers of the batch arrive, and are whole."""
-    words = known["slow"].words
+    words = known["slow"].words.split()[:24]
     async with real("slow", top=KEYS, env=ENV) as server:
         idle = [await first_token_s(server) for _ in range(3)]
-        alone = await timed(server)
-        got: list[str] = []
+        done: list[str] = []
 
         async def one(number: int) -> None:
-            answer = await ask(server, "slow", f"number {number}", key=BATCH, max_tokens=40)
-            assert answer.status == 200
-            got.append(answer.text)
+            answer = await ask(server, "slow", f"number {number}", key=BATCH, max_tokens=24)
+            assert answer.status == 200 and answer.text.split() == words
+            done.append(answer.text)
 
         paid: list[float] = []
+        ended_meanwhile = 0  # answers of the batch, while a paid request waited for its first token
         async with anyio.create_task_group() as group:
             for number in range(100):
                 group.start_soon(one, number)
-            while len(paid) < 8:
+            while len(done) < 80:
                 await until(server, "slow", running("background", 4), key=PAID)
+                before = len(done)
                 paid.append(await first_token_s(server))
-        assert len(got) == 100 and all(words.startswith(text) and len(text.split()) >= 39 for text in got)
-        preempted = await count(server, "onebit_preemptions_total", key=PAID, model="slow")
-        assert preempted >= 8 * 4  # all four slots, each time
-        print(json.dumps({"idle": sorted(idle), "paid": sorted(paid), "alone": alone}))
-        # Had it waited for one of the four at work to end, it would have taken a good part of this.
-        assert sorted(paid)[len(paid) // 2] < alone
+                ended_meanwhile += len(done) - before
+                target = min(80, len(done) + 8)
+                while len(done) < target:
+                    await anyio.sleep(0.01)
+        assert len(done) == 100
+        assert len(paid) >= 5
+        # All four at work give way each time; one may end by itself in the moment in which the paid one comes. Had
+        # the paid one waited for a slot, at least one would have ended each time.
+        assert ended_meanwhile < len(paid)
+        assert await count(server, "onebit_preemptions_total", key=PAID, model="slow") > 2 * len(paid)
+        print(f"first token of a paid request, s: idle {sorted(idle)}, into the batch {sorted(paid)}")
 
 
 async def first_token_s(server: Serving) -> float:
     """Of a paid request: seconds to its first token."""
     got = Stream()
     began = monotonic()
-    paid = asyncio.create_task(stream(server, "slow", key=PAID, into=got, max_tokens=2))
+    paid = asyncio.create_task(stream(server, "slow", key=PAID, into=got, max_tokens=1))
     await until_text(got, 1)
     took = monotonic() - began
     await paid
     assert got.done
     return took
-
-
-async def timed(server: Serving) -> float:
-    """Seconds that four answers of the batch take beside each other."""
-    began = monotonic()
-    await asyncio.gather(*(ask(server, "slow", f"alone {n}", key=BATCH, max_tokens=40) for n in range(4)))
-    return monotonic() - began
