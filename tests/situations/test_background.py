@@ -129,7 +129,9 @@ async def test_those_that_gave_way_stand_in_front_of_their_line(fakes: Fakes) ->
 
 
 @pytest.mark.engine
-async def test_a_begun_stream_is_continued_and_the_client_sees_one_answer(real: Serve, known: Mapping[str, Known]) -> None:
+async def test_a_begun_stream_is_continued_and_the_client_sees_one_answer(
+    real: Serve, known: Mapping[str, Known]
+) -> None:
     """Raw completions and chat: the same text, id, finish and usage as without the interruption."""
     async with real("slow", top=KEYS, env=ENV) as server:
         for path, text in ((TEXT, "\n"), (CHAT, "tell me")):
@@ -186,13 +188,13 @@ async def test_a_continued_answer_ends_by_itself_where_the_undisturbed_one_does(
 @pytest.mark.engine
 async def test_a_batch_of_100_with_sporadic_paid_calls(real: Serve, known: Mapping[str, Known]) -> None:
     """The paid ones see an idle card and one preemption; all 100 answers of the batch arrive, and are whole."""
-    words = known["slow"].words.split()[:24]
-    async with real("slow", top=KEYS, env=ENV) as server:
+    words = known["a"].words.split()[:100]
+    async with real("a", top=KEYS, env=ENV) as server:
         idle = [await first_token_s(server) for _ in range(3)]
         done: list[str] = []
 
         async def one(number: int) -> None:
-            answer = await ask(server, "slow", f"number {number}", key=BATCH, max_tokens=24)
+            answer = await ask(server, "a", f"number {number}", key=BATCH, max_tokens=100)
             assert answer.status == 200 and answer.text.split() == words
             done.append(answer.text)
 
@@ -202,7 +204,7 @@ async def test_a_batch_of_100_with_sporadic_paid_calls(real: Serve, known: Mappi
             for number in range(100):
                 group.start_soon(one, number)
             while len(done) < 80:
-                await until(server, "slow", running("background", 4), key=PAID)
+                await until(server, "a", running("background", 4), key=PAID)
                 before = len(done)
                 paid.append(await first_token_s(server))
                 ended_meanwhile += len(done) - before
@@ -214,7 +216,7 @@ async def test_a_batch_of_100_with_sporadic_paid_calls(real: Serve, known: Mappi
         # All four at work give way each time; one may end by itself in the moment in which the paid one comes. Had
         # the paid one waited for a slot, at least one would have ended each time.
         assert ended_meanwhile < len(paid)
-        assert await count(server, "onebit_preemptions_total", key=PAID, model="slow") > 2 * len(paid)
+        assert await count(server, "onebit_preemptions_total", key=PAID, model="a") > 2 * len(paid)
         print(f"first token of a paid request, s: idle {sorted(idle)}, into the batch {sorted(paid)}")
 
 
@@ -222,7 +224,7 @@ async def first_token_s(server: Serving) -> float:
     """Of a paid request: seconds to its first token."""
     got = Stream()
     began = monotonic()
-    paid = asyncio.create_task(stream(server, "slow", key=PAID, into=got, max_tokens=1))
+    paid = asyncio.create_task(stream(server, "a", key=PAID, into=got, max_tokens=1))
     await until_text(got, 1)
     took = monotonic() - began
     await paid
