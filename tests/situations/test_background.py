@@ -11,7 +11,7 @@ import anyio
 import openai
 import pytest
 
-from tests.situations.client import CHAT, TEXT, Stream, ask, count, models, sdk, stream, until, until_text
+from tests.situations.client import CHAT, TEXT, Stream, ask, count, healthy, models, sdk, stream, until, until_text
 from tests.situations.conftest import Fakes, Known, Serve
 from tests.support.fake_build import change, read_log, until_log
 from tests.support.serving import PATIENCE_S, Serving
@@ -63,15 +63,10 @@ async def test_it_is_admitted_only_when_nothing_higher_runs_or_waits_on_that_dev
         await until(server, "y", "loaded", key=PAID)  # loaded it may be: there is room
         told = await models(server, PAID)
         assert told["y"]["running_by_tier"]["background"] == 0 and told["y"]["waiting"] == 1
-        assert await healthy_with_key(server)
+        assert await healthy(server)
         await change(fakes.address("x"), stall_after_chunks=None)
         assert (await paid).status == 200
         assert (await background).status == 200
-
-
-async def healthy_with_key(server: Serving) -> bool:
-    async with server.session.get(f"{server.url}/health") as response:
-        return response.status == 200
 
 
 async def test_a_begun_stream_that_cannot_be_continued_ends_with_an_error_that_says_so(fakes: Fakes) -> None:
@@ -135,7 +130,7 @@ async def test_a_begun_stream_is_continued_and_the_client_sees_one_answer(
     """Raw completions and chat: the same text, id, finish and usage as without the interruption."""
     async with real("slow", top=KEYS, env=ENV) as server:
         for path, text in ((TEXT, "\n"), (CHAT, "tell me")):
-            fields = {"path": path, "max_tokens": 150, "stream_options": {"include_usage": True}}
+            fields: dict[str, Any] = {"path": path, "max_tokens": 150, "stream_options": {"include_usage": True}}
             undisturbed = await stream(server, "slow", text, key=BATCH, **fields)
             assert undisturbed.done
             before = await count(server, "onebit_preemptions_total", key=PAID, model="slow")

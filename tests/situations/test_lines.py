@@ -1,4 +1,4 @@
-"""Lines that fill up, clients that vanish, engines that are killed: the slot is never lost, and the right one is next."""
+"""Lines that fill up, clients that vanish, engines that are killed: no slot is lost, and the right one is next."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import openai
 import pytest
@@ -38,7 +39,7 @@ def write_key_file(fakes: Fakes) -> None:
 
 async def test_the_key_gives_the_tier_and_nothing_raises_it(server: Serving) -> None:
     """One server for all cases: each line is a key, what the request asks for, and the tier that serves it."""
-    cases = [
+    cases: list[tuple[str, dict[str, Any], str, str]] = [
         ("sk-shop", {}, "", "paid"),
         ("sk-members", {}, "", "subscriber"),
         ("sk-batch", {}, "", "background"),
