@@ -171,9 +171,7 @@ async def test_1000_requests_timed_to_fall_on_the_idle_unload(real: Serve, known
             assert answer.status == 200, answer.body
             assert answer.text and known["a"].words.startswith(answer.text)
 
-        for wave in range(
-            waves
-        ):  # idle since the last answer of the wave before: around that moment, a bit either side
+        for wave in range(waves):  # around the moment in which it has been idle since the wave before
             first = idle_s * (0.7 + 0.6 * wave / waves)
             async with anyio.create_task_group() as group:
                 for number in range(each):
