@@ -248,3 +248,22 @@ async def test_a_killed_engine_keeps_its_memory_and_nobody_takes_it_meanwhile(fa
         answers = await asyncio.gather(*(ask(server, name) for name in "abab"))
         assert [answer.status for answer in answers] == [200] * 4
         assert await healthy(server)
+
+
+async def test_health_is_red_while_what_is_loaded_does_not_answer(fakes: Fakes) -> None:
+    async with fakes.serve(fakes.model("x", {"loading_s": 3600}), fakes.model("y"), room=2) as server:
+        assert await healthy(server)  # nothing is loaded, and nothing has to be
+        first = asyncio.create_task(ask(server, "x"))
+        await change(await fakes.listening("x"), loading_s=0)
+        assert (await first).status == 200 and await healthy(server)
+        os.kill((await models(server))["x"]["engines"][0]["pid"], signal.SIGKILL)
+        while await healthy(server):  # its restart takes as long as the test wants
+            await anyio.sleep(0.01)
+        waiting = asyncio.create_task(ask(server, "x"))
+        assert (await ask(server, "y")).status == 200  # the others do not suffer
+        assert not await healthy(server)
+        with anyio.fail_after(PATIENCE_S):
+            while fakes.started("x") < 2:
+                await anyio.sleep(0.01)
+        await change(await fakes.listening("x"), loading_s=0)
+        assert (await waiting).status == 200 and await healthy(server)
