@@ -122,6 +122,7 @@ async def test_a_start_that_keeps_failing_is_given_up_with_the_cause(
         await engine.until(State.FAILED)
         assert cause in str(engine.cause)
         assert engine.starts == attempts  # what cannot go better is not tried again
+        assert State.READY not in engine.states  # not for an instant: requests would be sent to it
 
 
 async def test_a_start_that_fails_once_is_tried_again(tmp_path: Path) -> None:

@@ -153,6 +153,7 @@ class Engine:
         return lived, hung or diagnose(returncode, child.tail(), self.spec)
 
     async def _until_ready(self, child: Child, address: Address, key: str) -> tuple[EngineClient | None, Cause | None]:
+        """(its client, None) when it is ready, (None, None) when it exited, else with the cause for giving it up."""
         client: EngineClient | None = None
         with anyio.move_on_after(self._patience.start):
             while child.returncode is None and not self._stop.is_set():
@@ -163,7 +164,7 @@ class Engine:
                         if await client.healthy():
                             return client, None
                 await self._pause(child, self._patience.poll)
-            return client, None if child.returncode is not None else Cause("stopped")
+            return (None, None) if child.returncode is not None else (client, Cause("stopped"))
         return client, Cause(f"it was not ready after {self._patience.start:g} s", retry=False)
 
     async def _until_ended(self, child: Child, client: EngineClient) -> Cause | None:

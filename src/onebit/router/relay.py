@@ -71,6 +71,8 @@ async def _copy_events(
     last = b""
     held = b""
     continued = progress is not None and progress.id is not None
+    if progress is not None:
+        progress.go_on()
     while chunk := await response.chunk():
         client.touch()
         data, rest = _whole_events(rest + chunk if rest else chunk)

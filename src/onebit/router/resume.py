@@ -30,6 +30,12 @@ class Progress:
     id: Any = None
     created: Any = None
     faithful: bool = True
+    before: int = 0  # tokens of the parts before the present one
+    echo: str = ""  # what the present part may begin with: llama-server repeats the beginning it was given of a chat
+
+    def go_on(self) -> None:
+        """Another part begins."""
+        self.before, self.echo = self.tokens, self.text
 
     def feed(self, events: bytes) -> None:
         """Note whole events, as they are sent to the client."""
@@ -80,10 +86,14 @@ def joined(events: bytes, progress: Progress) -> bytes:
         event = json.loads(part[6:])
         event["id"], event["created"] = progress.id, progress.created
         for choice in event.get("choices", ()):
-            choice.get("delta", {}).pop("role", None)
+            delta = choice.get("delta", {})
+            delta.pop("role", None)
+            if progress.echo and (piece := delta.get("content")):
+                delta["content"] = piece.removeprefix(progress.echo)
+                progress.echo = ""
         if usage := event.get("usage"):
-            usage["completion_tokens"] += progress.tokens
-            usage["prompt_tokens"] -= progress.tokens  # the text so far was sent as a prompt
+            usage["completion_tokens"] += progress.before
+            usage["prompt_tokens"] -= progress.before  # the text so far was sent as a prompt
         out.append(b"data: " + json.dumps(event, separators=(",", ":")).encode())
     return b"\n\n".join(out)
 
