@@ -158,3 +158,7 @@ class EngineFailed(OnebitError):
 
 class PortTaken(OnebitError):
     """The address to listen on is in use or may not be bound."""
+
+
+class EmbedError(OnebitError):
+    """An embedding table, a tokeniser or an index is missing, damaged, or not of a supported kind."""
