@@ -1,4 +1,4 @@
-"""The C kernels with the signatures of their twins (twin.py says what each does). Importing fails if none were built."""
+"""The C kernels with the signatures of their twins (twin.py says what each does); an ImportError if none were built."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _vocab(vocab: dict[str, Any]) -> dict[str, int]:
     for token, number in vocab.items():
         if not _is_id(number):
             raise EmbedError(f"the id of {token!r} is {number!r}, not a whole number from 0 to {MAX_TOKENS:,}")
-    return vocab
+    return dict(vocab)
 
 
 def _added(entries: Any) -> dict[str, int]:
@@ -109,7 +109,7 @@ def _added(entries: Any) -> dict[str, int]:
         raise EmbedError("added_tokens is not a list")
     for entry in entries:
         token, number = (entry.get("content"), entry.get("id")) if isinstance(entry, dict) else (None, None)
-        if not isinstance(token, str) or not token or not _is_id(number):
+        if not isinstance(token, str) or not token or not isinstance(number, int) or not _is_id(number):
             raise EmbedError(f"an added token is {entry!r}, without content or id")
         if entry.get("single_word"):
             raise EmbedError(f"the added token {token!r} is marked single_word, which is not supported")
@@ -126,16 +126,18 @@ def _is_id(value: object) -> bool:
 def _normalizer(content: dict[str, Any]) -> Normalizer:
     if content.get("type") != "BertNormalizer":
         raise EmbedError(f"the normaliser is {content.get('type')!r}", hint="only BertNormalizer is supported")
-    switches = {}
-    for key in ("clean_text", "handle_chinese_chars", "lowercase", "strip_accents"):
-        value = content.get(key, None if key == "strip_accents" else True)
-        if not isinstance(value, bool) and not (key == "strip_accents" and value is None):
-            raise EmbedError(f"the normaliser's {key} is {value!r}, not true or false")
-        switches[key] = value
-    lowercase, strip = switches["lowercase"], switches["strip_accents"]
+    lowercase = _switch(content, "lowercase")
+    without_word = content.get("strip_accents") is None  # then accents go where capitals go: BERT's rule
     return Normalizer(
-        clean_text=switches["clean_text"],
-        chinese_apart=switches["handle_chinese_chars"],
-        strip_accents=lowercase if strip is None else strip,  # BERT's rule
+        clean_text=_switch(content, "clean_text"),
+        chinese_apart=_switch(content, "handle_chinese_chars"),
+        strip_accents=lowercase if without_word else _switch(content, "strip_accents"),
         lowercase=lowercase,
     )
+
+
+def _switch(content: dict[str, Any], key: str) -> bool:
+    value = content.get(key, True)
+    if not isinstance(value, bool):
+        raise EmbedError(f"the normaliser's {key} is {value!r}, not true or false")
+    return value

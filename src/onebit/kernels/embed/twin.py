@@ -40,7 +40,7 @@ class Tokenizer:
         longest_word: int,
     ) -> None:
         self._units = units
-        self._runs = runs.tolist()
+        self._runs: list[int] = runs.tolist()
         self._first = _words(first)
         self._later = _words(later)
         self._added = sorted(added, key=lambda entry: -len(entry[0]))  # the longest that fits wins
