@@ -1,6 +1,7 @@
 """An index in one file: vectors to search in place (memory-mapped), and the texts they stand for.
 
-    bytes 0-4095   b"onebitix", then JSON, padded with spaces: version, dims, rows, texts (bytes), table (fingerprint)
+    bytes 0-4095   b"onebitix", the CRC-32 of what follows up to byte 4095 (8 hex digits), JSON, padded with spaces:
+                   version, dims, rows, texts (bytes), table (fingerprint)
     then           int8 vectors [rows, dims] | float32 scales [rows] | uint64 ends of texts [rows] | texts, UTF-8
     each section starts at the next multiple of 64 bytes; numbers are little-endian
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +33,7 @@ from onebit.kernels.embed.vectors import Vectors
 
 _MAGIC = b"onebitix"
 _HEADER = 4096  # bytes
+_JSON_AT = 16  # bytes: after the magic and the checksum
 _ALIGN = 64  # bytes: a cache line
 _MAX_ROWS = 1 << 40
 _VERSION = 1
@@ -91,6 +94,8 @@ class IndexWriter:
 
     def add(self, texts: Sequence[bytes], values: npt.NDArray[np.float32]) -> None:
         """Texts and their vectors, float32 [n, dims]."""
+        if values.shape != (len(texts), self._dims):
+            raise EmbedError(f"{len(texts)} texts with vectors of the shape {values.shape}, not (…, {self._dims})")
         vectors = Vectors.from_floats(values)
         try:
             self._file.write(vectors.rows.data)
@@ -135,7 +140,8 @@ class IndexWriter:
         self._file.truncate(layout.size)
         header = {"version": _VERSION, "dims": layout.dims, "rows": layout.rows, "texts": layout.texts}
         self._file.seek(0)
-        self._file.write(_MAGIC + json.dumps(header | {"table": self._table}).encode())
+        content = json.dumps(header | {"table": self._table}).encode().ljust(_HEADER - _JSON_AT)
+        self._file.write(_MAGIC + _checksum(content) + content)
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -192,6 +198,10 @@ class Index:
         return allow
 
 
+def _checksum(content: bytes) -> bytes:
+    return f"{crc32(content):08x}".encode()
+
+
 def _is_index(path: Path) -> bool:
     try:
         with path.open("rb") as file:
@@ -206,11 +216,15 @@ def _read_header(header: bytes, size: int, path: Path) -> tuple[_Layout, str]:
     if len(header) < _HEADER or not header.startswith(_MAGIC):
         raise EmbedError(f"{path} is no index", hint="make one: onebit embed index FILE -o INDEX")
     try:
-        content = json.loads(header[len(_MAGIC) :])
+        if header[len(_MAGIC) : _JSON_AT] != _checksum(header[_JSON_AT:]):
+            raise ValueError
+        content = json.loads(header[_JSON_AT:])
         version, table = content["version"], content["table"]
         layout = _Layout(content["dims"], content["rows"], content["texts"])
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise EmbedError(f"{path} is damaged: its header is no JSON of ours", hint="make the index again") from exc
+        raise EmbedError(
+            f"{path} is damaged: its header is not as it was written", hint="make the index again"
+        ) from exc
     if version != _VERSION:
         raise EmbedError(f"{path} has version {version!r}, this program reads {_VERSION}", hint="make the index again")
     bounds = ((layout.dims, 1, MAX_DIMS), (layout.rows, 0, _MAX_ROWS), (layout.texts, 0, 1 << 60))

@@ -93,10 +93,14 @@ static int take_added(Tokenizer *self, PyObject *added)
         return -1;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list); i++) {
-        PyObject *text;
+        PyObject *text, *pair = PyTuple_GET_ITEM(list, i);
         struct added *entry = &t->added[i];
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(list, i), "UI;an added token must be a tuple (str, int)", &text,
-                              &entry->id) ||
+        if (!PyTuple_Check(pair)) {
+            Py_DECREF(list);
+            PyErr_SetString(PyExc_TypeError, "an added token must be a tuple (str, int)");
+            return -1;
+        }
+        if (!PyArg_ParseTuple(pair, "UI;an added token must be a tuple (str, int)", &text, &entry->id) ||
             !(entry->text = PyUnicode_AsUCS4Copy(text))) {
             Py_DECREF(list);
             return -1;
