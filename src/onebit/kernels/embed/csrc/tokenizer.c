@@ -12,7 +12,9 @@ enum kind { LETTER, SPACE, DROP, BREAK, ALONE, MARK, MANY, ADDED };
 /* The word that is being read. Letters beyond MAX_WORD are only counted: such a word is unknown anyway. */
 struct word {
     size_t len;
-    size_t settled; /* marks before it stay where they are */
+    size_t settled;   /* marks before it stay where they are */
+    uint64_t key;     /* the last eight labels */
+    uint32_t widest;  /* all labels, or-ed: below 256 if each of them is */
     uint16_t labels[MAX_WORD];
     uint8_t classes[MAX_WORD]; /* of the marks from `settled` on */
 };
@@ -77,13 +79,22 @@ static int put_pieces(const struct tokenizer *t, const uint16_t *labels, size_t 
     return 0;
 }
 
+static inline void begin_word(struct word *word)
+{
+    word->len = word->settled = 0;
+    word->key = word->widest = 0;
+}
+
 static inline int end_word(const struct tokenizer *t, struct word *word, struct sink *sink)
 {
     size_t len = word->len;
     if (!len)
         return 0;
-    word->len = word->settled = 0;
-    return put_pieces(t, word->labels, len, sink);
+    const struct short_word *found = NULL;
+    if (len <= SHORT_LETTERS && word->widest <= UINT8_MAX && len <= t->longest_word)
+        found = short_words_find(&t->short_words, word->key);
+    begin_word(word);
+    return found ? put(sink, found->id) : put_pieces(t, word->labels, len, sink);
 }
 
 /* Marks between two letters are sorted by class, equal ones keep their order (Unicode's canonical order). */
@@ -99,6 +110,7 @@ static void add_mark(struct word *word, uint32_t unit)
         word->classes[at] = (uint8_t)CLASS(unit);
     }
     word->len++;
+    word->widest = UINT32_MAX; /* the key does not know the order */
 }
 
 ALWAYS_INLINE void add_letter(struct word *word, uint32_t label)
@@ -106,6 +118,8 @@ ALWAYS_INLINE void add_letter(struct word *word, uint32_t label)
     if (word->len < MAX_WORD)
         word->labels[word->len] = (uint16_t)label;
     word->settled = ++word->len;
+    word->key = word->key << 8 | label;
+    word->widest |= label;
 }
 
 static int take_unit(const struct tokenizer *t, uint32_t unit, struct word *word, struct sink *sink)
@@ -121,8 +135,10 @@ static int take_unit(const struct tokenizer *t, uint32_t unit, struct word *word
         word->settled = word->len;
         return 0;
     case ALONE:
-        error = end_word(t, word, sink);
-        return error ? error : put_pieces(t, &(uint16_t){(uint16_t)PAYLOAD(unit)}, 1, sink);
+        if ((error = end_word(t, word, sink)))
+            return error;
+        add_letter(word, PAYLOAD(unit));
+        return end_word(t, word, sink);
     case MARK:
         add_mark(word, unit);
         return 0;
@@ -165,7 +181,7 @@ static const struct added *find_added(const struct tokenizer *t, const struct te
 ALWAYS_INLINE int tokenize_width(const struct tokenizer *t, const struct text *text, int width, struct sink *sink)
 {
     struct word word;
-    word.len = word.settled = 0;
+    begin_word(&word);
     int error;
     for (size_t i = 0; i < text->len; i++) {
         uint32_t point = point_at(text->data, i, width);

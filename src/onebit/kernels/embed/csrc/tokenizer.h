@@ -5,6 +5,7 @@
 #ifndef ONEBIT_TOKENIZER_H
 #define ONEBIT_TOKENIZER_H
 
+#include "short_words.h"
 #include "trie.h"
 
 enum {
@@ -25,6 +26,7 @@ struct tokenizer {
     const uint32_t *runs;
     size_t runs_len;
     struct trie trie;
+    struct short_words short_words; /* what the trie says, too, but faster */
     struct added *added; /* longer ones first */
     size_t added_count;
     uint32_t unknown;

@@ -24,6 +24,7 @@ static void tokenizer_dealloc(Tokenizer *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     trie_free(&self->tokenizer.trie);
+    short_words_free(&self->tokenizer.short_words);
     free_added(&self->tokenizer);
     PyBuffer_Release(&self->units);
     PyBuffer_Release(&self->runs);
@@ -58,7 +59,7 @@ static int build_trie(Tokenizer *self, PyObject *first, PyObject *later)
     int failed = -1;
     if (pieces_open(first, views, &a) == 0 && pieces_open(later, views + 3, &b) == 0) {
         enum trie_result result = trie_build(&self->tokenizer.trie, &a, &b);
-        if (result == TRIE_NO_MEMORY)
+        if (result == TRIE_NO_MEMORY || (result == TRIE_OK && short_words_build(&self->tokenizer.short_words, &a) < 0))
             PyErr_NoMemory();
         else if (result == TRIE_INVALID)
             PyErr_SetString(PyExc_ValueError, "pieces must be sorted, different from each other, and within bounds");
