@@ -4,23 +4,20 @@
     python benchmarks/embed.py
 
 Everything runs on one core, in turn, round after round: a figure is the median of the rounds, a ratio the median of
-the ratios within the rounds. Texts: 20,000 different pieces of about 50 bytes of the docstrings of Python's standard
+the ratios within the rounds. Times are CPU time of the process: what else runs on the machine slows it down (caches,
+memory), but is not counted. Texts: 20,000 different pieces of about 50 bytes of the docstrings of Python's standard
 library. Goals: 1,000,000 embeds/s, 50 × WordLlama one by one, 30 × its batch, 100 × model2vec one by one, at most 2 ×
 pooling plus tokenising, search at 80 % of the memory's bandwidth, an MRR 0.10 above WordLlama's.
 
-WordLlama's `load()` asks a server even for the files that are in its wheel, so its object is built from those. model2vec
-gets our own table, as float32.
+WordLlama's `load()` asks a server even for the files that are in its wheel, so its object is built from those.
+model2vec gets our own table, as float32.
 """
 
 from __future__ import annotations
 
-import os
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
-    os.environ[_name] = "1"
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
+import ctypes
 import logging
+import os
 import statistics
 import sys
 import time
@@ -37,8 +34,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks._common import arguments, report, table
 from benchmarks.embed_adapters import DESCRIPTIONS, QUERIES, places
 from benchmarks.embed_texts import stdlib_texts
+
 from onebit.kernels.embed import Embedder, Vectors, compiled
-from onebit.kernels.embed.table import TOKENIZER, Table, default_folder, load_table
+from onebit.kernels.embed.table import TOKENIZER, Table, default_folder
 from onebit.kernels.embed.vectors import unit
 
 Work = tuple[Callable[[], object], int]  # what to run, and how many texts (or bytes) it treats
@@ -48,14 +46,14 @@ Encode = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 def main() -> None:
     """Run it all and print the tables."""
     options = arguments(__doc__).parse_args()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     rounds, count = (3, 2000) if options.quick else (15, 20_000)
     texts = stdlib_texts(count)
     ours = Embedder.load()
     wordllama, model2vec = load_wordllama(), load_model2vec(ours.table)
-    works = embedding_works(ours, wordllama, model2vec, texts)
-    seconds = run_rounds(works, rounds)
-    rows, figures = embedding_rows(works, seconds, ours, texts)
+    seconds = run_rounds(embedding_works(ours, wordllama, model2vec, texts), rounds)
+    rows, figures = embedding_rows(seconds)
     size = (1 << 26) if options.quick else (1 << 28)
     search = run_rounds(search_works(size), rounds)
     encoders: dict[str, Encode] = {"onebit": ours.encode, "WordLlama": lambda t: wordllama.embed(list(t))}
@@ -130,22 +128,17 @@ def search_works(size: int) -> dict[str, Work]:
     vectors = Vectors(rows, np.ones(len(rows), np.float32))
     query = np.random.default_rng(1).normal(size=256).astype(np.float32)
     plain = np.ones(size, np.uint8)
-    looked = memoryview(plain).cast("B")
-    zero = bytes(1)
     return {
-        "memchr": (lambda: _scan(looked, zero), size),
+        "memchr": (lambda: _scan(plain), size),
         "numpy, bitwise or": (lambda: np.bitwise_or.reduce(plain.view(np.uint64)), size),
         "onebit, search for 10": (lambda: vectors.search(query), size),
     }
 
 
-def _scan(view: memoryview, wanted: bytes) -> None:
-    import ctypes
-
+def _scan(ones: npt.NDArray[np.uint8]) -> None:
     memchr = ctypes.CDLL(None).memchr
     memchr.argtypes, memchr.restype = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t], ctypes.c_void_p
-    address = np.frombuffer(view, np.uint8).ctypes.data
-    assert memchr(address, wanted[0], len(view)) is None
+    assert memchr(ones.ctypes.data, 0, len(ones)) is None
 
 
 def run_rounds(works: dict[str, Work], rounds: int) -> dict[str, list[float]]:
@@ -153,16 +146,14 @@ def run_rounds(works: dict[str, Work], rounds: int) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
         for name, (work, count) in works.items():
-            began = time.perf_counter()
+            began = time.process_time()
             work()
             if number:
-                seconds[name].append((time.perf_counter() - began) / count)
+                seconds[name].append((time.process_time() - began) / count)
     return seconds
 
 
-def embedding_rows(
-    works: dict[str, Work], seconds: dict[str, list[float]], ours: Embedder, texts: list[str]
-) -> tuple[list[list[str]], dict[str, dict[str, float]]]:
+def embedding_rows(seconds: dict[str, list[float]]) -> tuple[list[list[str]], dict[str, dict[str, float]]]:
     """A row for each contender, and one for the sum of the two halves."""
     parts = zip(seconds["onebit, tokenising only"], seconds["onebit, pooling only"], strict=True)
     seconds = seconds | {"onebit, tokenising + pooling, apart": [a + b for a, b in parts]}

@@ -38,8 +38,9 @@ static PyObject *native_pool(PyObject *Py_UNUSED(module), PyObject *args)
     for (size_t i = 0, start = 0; i < count; start = end[i++]) {
         memset(sum, 0, dims * sizeof *sum);
         pool_rows(simd_now(), &table.table, sum, id + start, end[i] - start);
-        pool_finish((float *)table.out.buf + i * dims, sum, dims, end[i] - start);
+        pool_finish(&table, i, sum, end[i] - start);
     }
+    pool_end();
     Py_END_ALLOW_THREADS
     PyMem_Free(sum);
     result = Py_NewRef(Py_None);

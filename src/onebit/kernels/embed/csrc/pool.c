@@ -3,6 +3,9 @@
 #include "buffers.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 static const struct simd *chosen;
 
@@ -53,9 +56,40 @@ void pool_rows(const struct simd *simd, const struct table *table, float *total,
     simd->pool(total, table->rows, table->scales, table->dims, ids, count);
 }
 
-void pool_finish(float *out, const float *total, size_t dims, size_t count)
+/* Results that are larger than the second cache go past it: to write a line the ordinary way it is read first. */
+enum { STREAMED = 1 << 20 }; /* bytes */
+
+#if defined(__x86_64__)
+static size_t stream(float *out, const float *total, size_t dims, float share)
 {
+    size_t c = 0;
+    if ((uintptr_t)out % 16 == 0)
+        for (; c + 4 <= dims; c += 4)
+            _mm_stream_ps(out + c, _mm_mul_ps(_mm_loadu_ps(total + c), _mm_set1_ps(share)));
+    return c;
+}
+#else
+static size_t stream(float *out, const float *total, size_t dims, float share)
+{
+    (void)out, (void)total, (void)dims, (void)share;
+    return 0;
+}
+#endif
+
+void pool_finish(const struct table_args *args, size_t text, const float *total, size_t count)
+{
+    size_t dims = args->table.dims, c = 0;
+    float *out = (float *)args->out.buf + text * dims;
     float share = count ? 1.0f / (float)count : 0.0f;
-    for (size_t c = 0; c < dims; c++)
+    if (args->out.len > STREAMED)
+        c = stream(out, total, dims, share);
+    for (; c < dims; c++)
         out[c] = total[c] * share;
+}
+
+void pool_end(void)
+{
+#if defined(__x86_64__)
+    _mm_sfence(); /* other threads see what was streamed before they see that the work is done */
+#endif
 }

@@ -28,7 +28,8 @@ const struct simd *simd_now(void);
 int simd_use(const char *name);
 
 void pool_rows(const struct simd *simd, const struct table *table, float *total, const uint32_t *ids, size_t count);
-/* out = total / count, or zeros. */
-void pool_finish(float *out, const float *total, size_t dims, size_t count);
+/* Write total / count, or zeros, to the results of a text. After the last text: pool_end(). */
+void pool_finish(const struct table_args *args, size_t text, const float *total, size_t count);
+void pool_end(void);
 
 #endif

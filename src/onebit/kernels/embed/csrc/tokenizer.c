@@ -199,9 +199,7 @@ ALWAYS_INLINE int tokenize_width(const struct tokenizer *t, const struct text *t
             return error;
         }
     }
-    if ((error = end_word(t, &word, sink)))
-        return error;
-    return sink->count ? sink->flush(sink) : 0;
+    return end_word(t, &word, sink);
 }
 
 int tokenize(const struct tokenizer *t, const struct text *text, struct sink *sink)

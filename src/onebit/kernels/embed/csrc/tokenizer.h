@@ -52,7 +52,7 @@ struct text {
 /* 0 if every unit, run and length is within bounds, so that no text can lead outside of the tables. */
 int tokenizer_check(const struct tokenizer *tokenizer);
 
-/* Send the ids of one text to the sink, the last flush included. Returns what a failed flush returned, or 0. */
+/* Send the ids of one text to the sink; the last ones stay in it. Returns what a failed flush returned, or 0. */
 int tokenize(const struct tokenizer *tokenizer, const struct text *text, struct sink *sink);
 
 #endif

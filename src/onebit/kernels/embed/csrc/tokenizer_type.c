@@ -189,9 +189,11 @@ static PyObject *tokenizer_tokenize(Tokenizer *self, PyObject *sequence)
         int error = 0;
         Py_BEGIN_ALLOW_THREADS
         for (size_t i = 0; i < texts.count && !error; i++) {
+            texts_fetch(&texts, i);
             error = tokenize(&self->tokenizer, &texts.items[i], &keeper.sink);
-            end[i] = keeper.count;
+            end[i] = keeper.count + keeper.sink.count;
         }
+        error = error ? error : keep(&keeper.sink);
         Py_END_ALLOW_THREADS
         if (error)
             PyErr_NoMemory();
@@ -222,6 +224,19 @@ static int add_rows(struct sink *sink)
     return 0;
 }
 
+static void pooler_read(struct pooler *pooler, const struct tokenizer *tokenizer, const struct text *text)
+{
+    pooler->count = 0;
+    memset(pooler->total, 0, pooler->table->dims * sizeof *pooler->total);
+    (void)tokenize(tokenizer, text, &pooler->sink); /* adding up does not fail */
+}
+
+static void pooler_finish(struct pooler *pooler, const struct table_args *args, size_t text)
+{
+    add_rows(&pooler->sink);
+    pool_finish(args, text, pooler->total, pooler->count);
+}
+
 static PyObject *tokenizer_embed(Tokenizer *self, PyObject *args)
 {
     PyObject *sequence, *rows, *scales, *out, *result = NULL;
@@ -237,30 +252,30 @@ static PyObject *tokenizer_embed(Tokenizer *self, PyObject *args)
         goto done;
     }
     size_t dims = table.table.dims;
-    float *total = PyMem_New(float, dims ? dims : 1);
-    if (!total) {
+    float *totals = PyMem_New(float, 2 * dims + 1);
+    if (!totals) {
         PyErr_NoMemory();
         goto done;
     }
     Py_BEGIN_ALLOW_THREADS
-    struct pooler pooler = {
-        .sink = {.flush = add_rows, .rows = table.table.rows, .row_size = dims},
-        .simd = simd_now(),
-        .table = &table.table,
-        .total = total,
-    };
-    for (size_t i = 0; i < texts.count; i++) {
-        if (i + 4 < texts.count) { /* texts lie all over the heap */
-            __builtin_prefetch(texts.items[i + 4].data);
-            __builtin_prefetch((const char *)texts.items[i + 4].data + 64);
-        }
-        pooler.count = 0;
-        memset(total, 0, dims * sizeof *total);
-        (void)tokenize(&self->tokenizer, &texts.items[i], &pooler.sink); /* adding up does not fail */
-        pool_finish((float *)table.out.buf + i * dims, total, dims, pooler.count);
+    struct pooler poolers[2];
+    for (int i = 0; i < 2; i++) {
+        poolers[i].sink = (struct sink){.flush = add_rows, .rows = table.table.rows, .row_size = dims};
+        poolers[i].simd = simd_now();
+        poolers[i].table = &table.table;
+        poolers[i].total = totals + (size_t)i * dims;
     }
+    /* A text's rows are added up after the next text was read: by then they have come from memory. */
+    for (size_t i = 0; i <= texts.count; i++) {
+        texts_fetch(&texts, i);
+        if (i < texts.count)
+            pooler_read(&poolers[i & 1], &self->tokenizer, &texts.items[i]);
+        if (i > 0)
+            pooler_finish(&poolers[(i - 1) & 1], &table, i - 1);
+    }
+    pool_end();
     Py_END_ALLOW_THREADS
-    PyMem_Free(total);
+    PyMem_Free(totals);
     result = Py_NewRef(Py_None);
 done:
     texts_close(&texts);
