@@ -9,7 +9,7 @@ static uint64_t key_of(const uint16_t *labels, size_t len)
     if (len > SHORT_LETTERS)
         return 0;
     for (size_t i = 0; i < len; i++) {
-        if (labels[i] > UINT8_MAX)
+        if (labels[i] > COMMON_LABELS)
             return 0;
         key = key << 8 | labels[i];
     }

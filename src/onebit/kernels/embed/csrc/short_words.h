@@ -1,4 +1,4 @@
-/* Whole words of up to eight common letters (labels below 256): the letters, packed into 64 bits, are their own key, so
+/* Whole words of up to eight common letters (labels 1 to 128): the letters, packed into 64 bits, are their own key, so
  * that one comparison finds the word. Of the words in docstrings 88 % are found here, without a walk through the trie,
  * whose length no branch predictor guesses. */
 #ifndef ONEBIT_SHORT_WORDS_H
@@ -6,7 +6,7 @@
 
 #include "trie.h"
 
-enum { SHORT_LETTERS = 8 };
+enum { SHORT_LETTERS = 8, COMMON_LABELS = 128 };
 
 struct short_word {
     uint64_t key; /* 0: the slot is free (a label is 1 or more) */

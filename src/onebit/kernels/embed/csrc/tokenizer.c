@@ -14,7 +14,7 @@ struct word {
     size_t len;
     size_t settled;   /* marks before it stay where they are */
     uint64_t key;     /* the last eight labels */
-    uint32_t widest;  /* all labels, or-ed: below 256 if each of them is */
+    uint32_t rarest;  /* all labels less one, or-ed: below 128 only if each is a common label, and none is 0 */
     uint16_t labels[MAX_WORD];
     uint8_t classes[MAX_WORD]; /* of the marks from `settled` on */
 };
@@ -82,7 +82,7 @@ static int put_pieces(const struct tokenizer *t, const uint16_t *labels, size_t 
 static inline void begin_word(struct word *word)
 {
     word->len = word->settled = 0;
-    word->key = word->widest = 0;
+    word->key = word->rarest = 0;
 }
 
 static inline int end_word(const struct tokenizer *t, struct word *word, struct sink *sink)
@@ -91,7 +91,7 @@ static inline int end_word(const struct tokenizer *t, struct word *word, struct 
     if (!len)
         return 0;
     const struct short_word *found = NULL;
-    if (len <= SHORT_LETTERS && word->widest <= UINT8_MAX && len <= t->longest_word)
+    if (len <= SHORT_LETTERS && word->rarest < COMMON_LABELS && len <= t->longest_word)
         found = short_words_find(&t->short_words, word->key);
     begin_word(word);
     return found ? put(sink, found->id) : put_pieces(t, word->labels, len, sink);
@@ -110,7 +110,7 @@ static void add_mark(struct word *word, uint32_t unit)
         word->classes[at] = (uint8_t)CLASS(unit);
     }
     word->len++;
-    word->widest = UINT32_MAX; /* the key does not know the order */
+    word->rarest = UINT32_MAX; /* the key does not know the order */
 }
 
 ALWAYS_INLINE void add_letter(struct word *word, uint32_t label)
@@ -119,7 +119,7 @@ ALWAYS_INLINE void add_letter(struct word *word, uint32_t label)
         word->labels[word->len] = (uint16_t)label;
     word->settled = ++word->len;
     word->key = word->key << 8 | label;
-    word->widest |= label;
+    word->rarest |= label - 1;
 }
 
 static int take_unit(const struct tokenizer *t, uint32_t unit, struct word *word, struct sink *sink)
