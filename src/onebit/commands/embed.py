@@ -32,7 +32,16 @@ class TextByDefault(TyperGroup):
 app = typer.Typer(
     cls=TextByDefault,
     no_args_is_help=True,
-    help="Texts as vectors, in about a microsecond each, and search among millions of them.",
+    help="""Texts as vectors, in about a microsecond each, and search among millions of them.
+
+Examples:
+
+  onebit embed "a cat sat on the mat" "the kitten is on the rug"
+
+  onebit embed index notes.txt -o notes.index
+
+  onebit embed search notes.index "where is the cat"
+""",
 )
 
 Table = Annotated[

@@ -17,9 +17,11 @@ from onebit.kernels.embed.twin import Ends, Floats, Ids, Rows
 class Tokenizer(Protocol):
     """What both tokenisers do; see twin.py."""
 
-    def tokenize(self, texts: Sequence[str | bytes], /) -> tuple[Ids, Ends]: ...
+    def tokenize(self, texts: Sequence[str | bytes], /) -> tuple[Ids, Ends]:
+        """Token ids of all texts, and where each text's ids end."""
 
-    def embed(self, texts: Sequence[str | bytes], rows: Rows, scales: Floats, out: Floats, /) -> None: ...
+    def embed(self, texts: Sequence[str | bytes], rows: Rows, scales: Floats, out: Floats, /) -> None:
+        """Write the vectors of the texts."""
 
 
 class Kernel(Protocol):
@@ -37,13 +39,16 @@ class Kernel(Protocol):
         added: Sequence[tuple[str, int]],
         unknown: int,
         longest_word: int,
-    ) -> Tokenizer: ...
+    ) -> Tokenizer:
+        """A tokeniser over the tables of a lexicon."""
 
-    def pool(self, ids: Ids, ends: Ends, rows: Rows, scales: Floats, out: Floats, /) -> None: ...
+    def pool(self, ids: Ids, ends: Ends, rows: Rows, scales: Floats, out: Floats, /) -> None:
+        """Write the mean of each text's rows."""
 
     def search(
         self, rows: Rows, scales: Floats, query: Rows, k: int, allow: npt.NDArray[np.bool_] | None = None
-    ) -> tuple[npt.NDArray[np.int64], Floats]: ...
+    ) -> tuple[npt.NDArray[np.int64], Floats]:
+        """The k best rows and their scores."""
 
 
 @cache

@@ -162,6 +162,8 @@ struct keeper {
 static int keep(struct sink *sink)
 {
     struct keeper *keeper = (struct keeper *)sink;
+    if (!sink->count)
+        return 0; /* there may be no memory yet, and memcpy takes no NULL */
     if (keeper->room - keeper->count < sink->count) {
         size_t room = keeper->room * 2 + SINK_IDS;
         uint32_t *ids = PyMem_RawRealloc(keeper->ids, room * sizeof *ids);
