@@ -141,12 +141,17 @@ def _append(found: list[int], runs: list[int]) -> int:
 
 def _decompose_hangul(units: Units, runs: list[int], labels: dict[str, int]) -> None:
     """Unicode's formula: 19 leads × 21 vowels × 28 tails (the first: none) make 11,172 syllables."""
-    leads, vowels, tails = (
-        [labels.get(chr(start + i), 0) for i in range(count)]
-        for start, count in ((0x1100, 19), (0x1161, 21), (0x11A7, 28))
-    )
-    for syllable in range(19 * 21 * 28):
-        lead, rest = divmod(syllable, 21 * 28)
-        vowel, tail = divmod(rest, 28)
-        found = [leads[lead], vowels[vowel], *([tails[tail]] if tail else [])]
-        units[0xAC00 + syllable] = Kind.MANY << 21 | _append(found, runs)
+    lead, vowel, tail = np.indices((19, 21, 28)).reshape(3, -1)
+    found = np.stack(
+        [
+            2 + (tail > 0),
+            *(
+                np.array([labels.get(chr(start + i), 0) for i in range(many)])[jamo]
+                for start, many, jamo in ((0x1100, 19, lead), (0x1161, 21, vowel), (0x11A7, 28, tail))
+            ),
+        ],
+        axis=1,
+    )  # [11172, 4]: how many jamo, and which; the last one only where there is a tail
+    lengths = found[:, 0] + 1
+    units[0xAC00 : 0xAC00 + len(found)] = Kind.MANY << 21 | len(runs) + np.cumsum(lengths) - lengths
+    runs += found[np.arange(4) < lengths[:, None]].tolist()

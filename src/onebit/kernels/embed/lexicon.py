@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
 from onebit.errors import EmbedError
-from onebit.kernels.embed.charmap import CharMap, compose
+from onebit.kernels.embed.charmap import CODE_POINTS, CharMap, compose
 from onebit.kernels.embed.tokenizer_file import TokenizerSpec
 
 _MOST_LABELS = 0xFFFF  # a label is a uint16; multilingual BERT has 12,000 different characters
@@ -37,16 +37,16 @@ class Lexicon:
 
 
 def make_lexicon(spec: TokenizerSpec) -> Lexicon:
-    """Number the alphabet (frequent characters first, so that the search tree is dense), sort the pieces."""
+    """Number the alphabet in the order of code points, so that ASCII comes first and is common; sort the pieces."""
     first = {token: number for token, number in spec.vocab.items() if token}
     later = {token[2:]: number for token, number in first.items() if token.startswith("##") and len(token) > 2}
-    counts = Counter("".join(first) + "".join(later))
-    if len(counts) > _MOST_LABELS:
-        raise EmbedError(f"the vocabulary has {len(counts):,} different characters, more than {_MOST_LABELS:,}")
-    alphabet = sorted(counts, key=lambda char: (-counts[char], char))
-    labels = {char: label for label, char in enumerate(alphabet, start=1)}
+    alphabet = sorted(set("".join(first)).union("".join(later)))
+    if len(alphabet) > _MOST_LABELS:
+        raise EmbedError(f"the vocabulary has {len(alphabet):,} different characters, more than {_MOST_LABELS:,}")
+    labels = np.zeros(CODE_POINTS, np.uint16)
+    labels[_code_points("".join(alphabet))] = np.arange(1, len(alphabet) + 1)
     return Lexicon(
-        chars=compose(spec.normalizer, labels, spec.added),
+        chars=compose(spec.normalizer, dict(zip(alphabet, count(1))), spec.added),
         first=_pieces(first, labels),
         later=_pieces(later, labels),
         added=tuple(spec.added.items()),
@@ -55,12 +55,15 @@ def make_lexicon(spec: TokenizerSpec) -> Lexicon:
     )
 
 
-def _pieces(tokens: dict[str, int], labels: dict[str, int]) -> Pieces:
-    table = str.maketrans({char: chr(label) for char, label in labels.items()})
-    spelled = sorted((token.translate(table), number) for token, number in tokens.items())
-    text = "".join(word for word, _ in spelled).encode("utf-16-le", "surrogatepass")
+def _pieces(tokens: dict[str, int], labels: npt.NDArray[np.uint16]) -> Pieces:
+    """Sorted by code points is sorted by labels."""
+    ordered = sorted(tokens)
     return Pieces(
-        labels=np.frombuffer(text, "<u2").astype(np.uint16),
-        ends=np.cumsum([len(word) for word, _ in spelled], dtype=np.uint32),
-        ids=np.array([number for _, number in spelled], np.uint32),
+        labels=labels[_code_points("".join(ordered))],
+        ends=np.cumsum(np.fromiter(map(len, ordered), np.uint32, len(ordered)), dtype=np.uint32),
+        ids=np.fromiter(map(tokens.__getitem__, ordered), np.uint32, len(ordered)),
     )
+
+
+def _code_points(text: str) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
