@@ -71,7 +71,7 @@ class Embedder:
 
 @cache
 def default_embedder() -> Embedder:
-    """The package's own table, loaded once a process (40 ms)."""
+    """The package's own table, loaded once a process (0.1 s)."""
     return Embedder.load()
 
 

@@ -37,7 +37,7 @@ class Table:
         return int(self.rows.shape[1])
 
     def fingerprint(self) -> str:
-        """Names the numbers of this table: vectors of tables with different ones cannot be compared (takes 5 ms)."""
+        """Names the numbers of this table: vectors of tables with different ones cannot be compared."""
         digest = hashlib.blake2b(self.rows.tobytes(), digest_size=16)
         digest.update(self.scales.tobytes())
         return digest.hexdigest()

@@ -7,6 +7,10 @@
 
 enum { LANES = 8, REGISTERS = 8, BLOCK = LANES * REGISTERS };
 
+/* Bytes; the hardware fetches no further than a page. Of the speed of plain reading: 0.69 without, 0.80 with 2048, 0.75
+ * with 4096 (Zen 3, a busy machine). */
+enum { FETCH_AHEAD = 2048 };
+
 static int usable(void)
 {
     return __builtin_cpu_supports("avx2");
@@ -59,6 +63,8 @@ AVX2 static void dots(int32_t *out, const int8_t *rows, size_t dims, size_t coun
         __m256i a = _mm256_setzero_si256(), b = a;
         size_t c = 0;
         for (; c + 32 <= dims; c += 32) {
+            if (c % 64 == 0)
+                __builtin_prefetch(row + c + FETCH_AHEAD);
             a = _mm256_add_epi32(a, products_at(row + c, query + c));
             b = _mm256_add_epi32(b, products_at(row + c + 16, query + c + 16));
         }

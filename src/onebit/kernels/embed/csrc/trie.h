@@ -3,7 +3,7 @@
  * The child of node n by label c is node base[n] + c, if that node's parent is n. Two roots share the array: tokens
  * that begin a word, and tokens that go on.
  *
- * Measured with 29,525 tokens: 91,000 nodes, 1.1 MB. */
+ * The 29,525 tokens of the package's own table make 70,440 nodes. */
 #ifndef ONEBIT_TRIE_H
 #define ONEBIT_TRIE_H
 
