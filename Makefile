@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: serve engine test check lint docs constraints clean
+.PHONY: serve engine test check lint sanitize docs constraints clean
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
@@ -32,6 +32,10 @@ lint: $(VENV)/.installed
 	$(BIN)/lint-imports
 
 check: lint test
+
+# The C kernels under AddressSanitizer and UndefinedBehaviorSanitizer, and a fuzz run (about 5 minutes).
+sanitize: $(VENV)/.installed
+	scripts/sanitize $(BIN)/python
 
 # Pages that are made from the code.
 docs: $(VENV)/.installed

@@ -45,6 +45,12 @@ COMMANDS = (
     ("models", "pull"),
     ("models", "show"),
     ("models", "rm"),
+    ("embed",),
+    ("embed", "text"),
+    ("embed", "index"),
+    ("embed", "search"),
+    ("embed", "convert"),
+    ("embed", "distill"),
 )
 
 

@@ -15,6 +15,7 @@ from onebit.commands import (
     bench_gate,
     console,
     doctor,
+    embed,
     engine_logs,
     engines,
     models,
@@ -69,6 +70,7 @@ bench.app.command("gate", short_help="What an admission costs, beside other gate
 app.add_typer(bench.app, name="bench")
 app.add_typer(engines.app, name="engines")
 app.add_typer(models.app, name="models")
+app.add_typer(embed.app, name="embed")
 
 
 def _version(wanted: bool) -> None:

@@ -214,3 +214,7 @@ class BenchError(OnebitError):
 
 class ProfileError(OnebitError):
     """A stored profile cannot be read or written."""
+
+
+class EmbedError(OnebitError):
+    """An embedding table, a tokeniser or an index is missing, damaged, or not of a supported kind."""

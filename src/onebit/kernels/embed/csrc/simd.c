@@ -1,0 +1,29 @@
+#include "simd.h"
+
+static int always(void)
+{
+    return 1;
+}
+
+static void pool_portable(float *total, const int8_t *rows, const float *scales, size_t dims, const uint32_t *ids,
+                          size_t count)
+{
+    pool_columns(total, rows, scales, dims, ids, count, 0);
+}
+
+static void dots_portable(int32_t *out, const int8_t *rows, size_t dims, size_t count, const int16_t *query)
+{
+    for (size_t r = 0; r < count; r++)
+        out[r] = dot_columns(rows + r * dims, query, dims, 0);
+}
+
+const struct simd simd_portable = {"portable", always, pool_portable, dots_portable};
+
+const struct simd *const simd_all[] = {
+#if defined(__x86_64__)
+    &simd_avx512, &simd_avx2,
+#elif defined(__aarch64__)
+    &simd_neon,
+#endif
+    &simd_portable, 0,
+};

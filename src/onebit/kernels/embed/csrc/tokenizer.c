@@ -1,0 +1,215 @@
+#include "tokenizer.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* charmap.py, Kind */
+enum kind { LETTER, SPACE, DROP, BREAK, ALONE, MARK, MANY, ADDED };
+
+#define KIND(unit) ((enum kind)((unit) >> 21 & 7))
+#define PAYLOAD(unit) ((unit) & 0x1FFFFF)
+#define CLASS(unit) ((unit) >> 24)
+
+/* The word that is being read. Letters beyond MAX_WORD are only counted: such a word is unknown anyway. */
+struct word {
+    size_t len;
+    size_t settled;   /* marks before it stay where they are */
+    uint64_t key;     /* the last eight labels */
+    uint32_t rarest;  /* all labels less one, or-ed: below 128 only if each is a common label, and none is 0 */
+    uint16_t labels[MAX_WORD];
+    uint8_t classes[MAX_WORD]; /* of the marks from `settled` on */
+};
+
+static int plain_unit(const struct tokenizer *t, uint32_t unit)
+{
+    if (KIND(unit) == LETTER || KIND(unit) == ALONE || KIND(unit) == MARK)
+        return PAYLOAD(unit) <= t->trie.highest;
+    return KIND(unit) < MANY;
+}
+
+int tokenizer_check(const struct tokenizer *t)
+{
+    if (t->longest_word > MAX_WORD)
+        return -1;
+    for (size_t point = 0; point < CODE_POINTS; point++) {
+        uint32_t unit = t->units[point];
+        if (KIND(unit) < MANY) {
+            if (!plain_unit(t, unit))
+                return -1;
+            continue;
+        }
+        size_t at = PAYLOAD(unit);
+        if (at >= t->runs_len || t->runs[at] >= t->runs_len - at)
+            return -1;
+        for (size_t i = 1; i <= t->runs[at]; i++)
+            if (!plain_unit(t, t->runs[at + i]))
+                return -1;
+    }
+    return 0;
+}
+
+static inline int put(struct sink *sink, uint32_t id)
+{
+    if (sink->rows)
+        for (size_t at = 0; at < sink->row_size; at += 64) /* a table does not fit the second cache */
+            __builtin_prefetch(sink->rows + (size_t)id * sink->row_size + at);
+    sink->ids[sink->count++] = id;
+    return sink->count == SINK_IDS ? sink->flush(sink) : 0;
+}
+
+/* WordPiece: the longest token that fits, again and again; one unknown token if at any place none does. */
+static int put_pieces(const struct tokenizer *t, const uint16_t *labels, size_t len, struct sink *sink)
+{
+    if (len > t->longest_word)
+        return put(sink, t->unknown);
+    uint32_t found[MAX_WORD];
+    size_t count = 0;
+    uint32_t root = TRIE_FIRST;
+    for (size_t at = 0; at < len; root = TRIE_LATER) {
+        size_t fits = trie_longest(&t->trie, root, labels + at, len - at, &found[count]);
+        if (!fits)
+            return put(sink, t->unknown);
+        at += fits;
+        count++;
+    }
+    for (size_t i = 0; i < count; i++) {
+        int error = put(sink, found[i]);
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+static inline void begin_word(struct word *word)
+{
+    word->len = word->settled = 0;
+    word->key = word->rarest = 0;
+}
+
+static inline int end_word(const struct tokenizer *t, struct word *word, struct sink *sink)
+{
+    size_t len = word->len;
+    if (!len)
+        return 0;
+    const struct short_word *found = NULL;
+    if (len <= SHORT_LETTERS && word->rarest < COMMON_LABELS && len <= t->longest_word)
+        found = short_words_find(&t->short_words, word->key);
+    begin_word(word);
+    return found ? put(sink, found->id) : put_pieces(t, word->labels, len, sink);
+}
+
+/* Marks between two letters are sorted by class, equal ones keep their order (Unicode's canonical order). */
+static void add_mark(struct word *word, uint32_t unit)
+{
+    if (word->len < MAX_WORD) {
+        size_t at = word->len;
+        for (; at > word->settled && word->classes[at - 1] > CLASS(unit); at--) {
+            word->labels[at] = word->labels[at - 1];
+            word->classes[at] = word->classes[at - 1];
+        }
+        word->labels[at] = (uint16_t)PAYLOAD(unit);
+        word->classes[at] = (uint8_t)CLASS(unit);
+    }
+    word->len++;
+    word->rarest = UINT32_MAX; /* the key does not know the order */
+}
+
+ALWAYS_INLINE void add_letter(struct word *word, uint32_t label)
+{
+    if (word->len < MAX_WORD)
+        word->labels[word->len] = (uint16_t)label;
+    word->settled = ++word->len;
+    word->key = word->key << 8 | label;
+    word->rarest |= label - 1;
+}
+
+static int take_unit(const struct tokenizer *t, uint32_t unit, struct word *word, struct sink *sink)
+{
+    int error;
+    switch (KIND(unit)) {
+    case LETTER:
+        add_letter(word, PAYLOAD(unit));
+        return 0;
+    case SPACE:
+        return end_word(t, word, sink);
+    case BREAK:
+        word->settled = word->len;
+        return 0;
+    case ALONE:
+        if ((error = end_word(t, word, sink)))
+            return error;
+        add_letter(word, PAYLOAD(unit));
+        return end_word(t, word, sink);
+    case MARK:
+        add_mark(word, unit);
+        return 0;
+    case MANY:
+    case ADDED:
+        for (size_t at = PAYLOAD(unit), i = 1; i <= t->runs[at]; i++)
+            if ((error = take_unit(t, t->runs[at + i], word, sink)))
+                return error;
+        return 0;
+    case DROP:
+        break;
+    }
+    return 0;
+}
+
+ALWAYS_INLINE uint32_t point_at(const void *data, size_t i, int width)
+{
+    if (width == 1)
+        return ((const uint8_t *)data)[i];
+    if (width == 2)
+        return ((const uint16_t *)data)[i];
+    return ((const uint32_t *)data)[i];
+}
+
+static const struct added *find_added(const struct tokenizer *t, const struct text *text, size_t at)
+{
+    for (const struct added *added = t->added; added < t->added + t->added_count; added++) {
+        size_t i = 0;
+        if (added->len > text->len - at)
+            continue;
+        while (i < added->len && point_at(text->data, at + i, text->width) == added->text[i])
+            i++;
+        if (i == added->len)
+            return added;
+    }
+    return NULL;
+}
+
+/* `width` is a constant where this is inlined: three loops, each for one width. */
+ALWAYS_INLINE int tokenize_width(const struct tokenizer *t, const struct text *text, int width, struct sink *sink)
+{
+    struct word word;
+    begin_word(&word);
+    int error;
+    for (size_t i = 0; i < text->len; i++) {
+        uint32_t point = point_at(text->data, i, width);
+        uint32_t unit = t->units[width == 4 && point >= CODE_POINTS ? 0 : point];
+        if (KIND(unit) == LETTER) {
+            add_letter(&word, unit);
+            continue;
+        }
+        const struct added *added = KIND(unit) == ADDED ? find_added(t, text, i) : NULL;
+        if (added) {
+            if ((error = end_word(t, &word, sink)) || (error = put(sink, added->id)))
+                return error;
+            i += added->len - 1;
+        } else if ((error = take_unit(t, unit, &word, sink))) {
+            return error;
+        }
+    }
+    return end_word(t, &word, sink);
+}
+
+int tokenize(const struct tokenizer *t, const struct text *text, struct sink *sink)
+{
+    switch (text->width) {
+    case 1:
+        return tokenize_width(t, text, 1, sink);
+    case 2:
+        return tokenize_width(t, text, 2, sink);
+    default:
+        return tokenize_width(t, text, 4, sink);
+    }
+}
