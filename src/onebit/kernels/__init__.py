@@ -1,0 +1,1 @@
+"""Kernels that run without a server: nothing here knows of one."""
