@@ -30,6 +30,10 @@ COMMANDS = (
     ("models", "pull"),
     ("models", "show"),
     ("models", "rm"),
+    ("lora",),
+    ("lora", "merge"),
+    ("lora", "show"),
+    ("lora", "diff"),
 )
 
 

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from onebit import __version__
-from onebit.commands import console, doctor, engines, models, serve
+from onebit.commands import console, doctor, engines, lora, models, serve
 from onebit.errors import OnebitError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ app.command("serve", cls=GroupedCommand, short_help="Serve a model through one O
 app.command("doctor", short_help="What works here, what does not, and how to fix it.")(doctor.doctor)
 app.add_typer(engines.app, name="engines")
 app.add_typer(models.app, name="models")
+app.add_typer(lora.app, name="lora")
 
 
 def _version(wanted: bool) -> None:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from types import ModuleType
 
 from onebit.kernels.lora import reference
@@ -42,15 +43,13 @@ def merge(
     work = _worker(weight, terms, mode, variant)
     threads = max(1, min(threads, weight.rows // _ROWS_A_THREAD))
     bounds = [weight.rows * part // threads for part in range(threads + 1)]
-    spans = [range(first, last) for first, last in zip(bounds, bounds[1:], strict=False)]
+    spans = [range(first, last) for first, last in pairwise(bounds)]
     if threads == 1:
         return work(spans[0])
     return all(list(_pool(threads).map(work, spans)))
 
 
-def _worker(
-    weight: Matrix, terms: Sequence[Term], mode: Mode, variant: str | None
-) -> Callable[[range], bool]:
+def _worker(weight: Matrix, terms: Sequence[Term], mode: Mode, variant: str | None) -> Callable[[range], bool]:
     kernel = _kernel()
     if kernel is None and variant is None:
         _say_once()

@@ -36,6 +36,5 @@ def check_shapes(weight: Matrix, terms: Sequence[Term]) -> None:
     """Raise ValueError unless every term fits the weight (out × in)."""
     for term in terms:
         if term.rank < 1 or (term.b.rows, term.a.rows, term.a.cols) != (weight.rows, term.rank, weight.cols):
-            raise ValueError(
-                f"B {term.b.rows}×{term.b.cols} @ A {term.a.rows}×{term.a.cols} does not fit W {weight.rows}×{weight.cols}"
-            )
+            product = f"B {term.b.rows}×{term.b.cols} @ A {term.a.rows}×{term.a.cols}"
+            raise ValueError(f"{product} does not fit W {weight.rows}×{weight.cols}")
