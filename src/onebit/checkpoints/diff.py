@@ -103,7 +103,8 @@ def _inner(b1: Any, a1: Any, b2: Any, a2: Any) -> float:
 
 def _norm(b: NDArray[np.float64], a: NDArray[np.float64]) -> float:
     """‖B @ A‖ as ‖R_B @ R_Aᵀ‖ of QR decompositions, which is accurate where B @ A nearly vanishes."""
-    return float(np.linalg.norm(np.linalg.qr(b, mode="r") @ np.linalg.qr(a.T, mode="r").T))
+    small_b, small_a = (np.linalg.qr(m)[1] for m in (b, a.T))
+    return float(np.linalg.norm(small_b @ small_a.T))
 
 
 def _compare_models(a: Checkpoint, b: Checkpoint, report: Report) -> Diff:

@@ -63,7 +63,7 @@ def merge(
 
     Examples:
 
-      onebit lora merge model.safetensors -a pirate.safetensors:0.8 -a formal.safetensors:0.5 -o merged.safetensors
+      onebit lora merge m.safetensors -a x.safetensors:0.8 -a y.safetensors:0.5 -o out.safetensors
 
       onebit lora merge ./Qwen3-0.6B -a ./my-adapter -o ./Qwen3-0.6B-mine
 

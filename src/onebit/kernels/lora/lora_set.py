@@ -7,7 +7,7 @@ computed from the copy. That costs the memory of the touched weights once more.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, MutableMapping
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from onebit.errors import AdapterError
 from onebit.kernels.lora.adapter import Adapter
 from onebit.kernels.lora.plan import Part, match, plan
 from onebit.kernels.lora.terms import Mode
-from onebit.kernels.lora.weights import Weight, weights_of
+from onebit.kernels.lora.weights import Weight, merge_all, weights_of
 
 if TYPE_CHECKING:
     import torch
@@ -81,8 +81,7 @@ class LoraSet:
             if name not in self._base:
                 self._base[name] = self._weights[name].copy()
         with self._all_or_nothing(changed):
-            for name in changed:
-                self._write(name, planned.get(name, ()))
+            self._write(changed, planned)
         self._merged = dict(planned)
         self._active = dict(strengths)
 
@@ -118,21 +117,26 @@ class LoraSet:
                 raise AdapterError(f"adapter {adapter.name}: {other} and {name} are one weight (tied)")
         return places
 
-    def _write(self, name: str, parts: tuple[Part, ...]) -> None:
-        weight = self._weights[name]
-        weight.restore(self._base[name])
-        terms = [part.factors.term(part.strength) for part in parts]
-        if terms and not weight.merge(terms, self._mode, self._threads):
-            names = ", ".join(f"{part.adapter}:{part.strength:g}" for part in parts)
-            weight.restore(self._base[name])
+    def _write(self, names: Sequence[str], parts: Mapping[str, tuple[Part, ...]]) -> None:
+        for name in names:
+            self._weights[name].restore(self._base[name])
+        work = {
+            name: (self._weights[name], [part.factors.term(part.strength) for part in parts[name]])
+            for name in names
+            if name in parts
+        }
+        bad = merge_all(work, self._mode, self._threads)
+        if bad is not None:
+            weight = self._weights[bad]
+            weight.restore(self._base[bad])
             cause = "the sum is beyond what the type holds" if weight.finite() else "the base weight has some itself"
-            raise AdapterError(f"merging {names} into {name} gives NaNs or infinities: {cause}")
+            adapters = ", ".join(f"{part.adapter}:{part.strength:g}" for part in parts[bad])
+            raise AdapterError(f"merging {adapters} into {bad} gives NaNs or infinities: {cause}")
 
     @contextmanager
     def _all_or_nothing(self, names: list[str]) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            for name in names:
-                self._write(name, self._merged.get(name, ()))
+            self._write(names, self._merged)
             raise

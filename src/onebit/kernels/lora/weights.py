@@ -36,7 +36,10 @@ class Weight(Protocol):
         """Overwrite it with a copy."""
 
     def merge(self, terms: Sequence[Term], mode: Mode, threads: int) -> bool:
-        """Add to it. False if a result is not finite."""
+        """Add to it, in the CPU's memory. False if a result is not finite."""
+
+    def on_device(self) -> torch.Tensor | None:
+        """The matrix (out × in) where it lies on a GPU, else None."""
 
     def finite(self) -> bool:
         """Whether it has no NaN and no infinity."""
@@ -72,6 +75,9 @@ class ArrayWeight:
     def merge(self, terms: Sequence[Term], mode: Mode, threads: int) -> bool:
         """See `Weight`."""
         return fused.merge(matrix_of(self._array), terms, mode, threads=threads)
+
+    def on_device(self) -> None:
+        """See `Weight`."""
 
     def finite(self) -> bool:
         """See `Weight`."""
@@ -110,17 +116,29 @@ class TensorWeight:
 
     def merge(self, terms: Sequence[Term], mode: Mode, threads: int) -> bool:
         """See `Weight`."""
-        if self._tensor.device.type == "cpu":
-            return fused.merge(matrix_of(self._tensor), terms, mode, threads=threads)
-        from onebit.kernels.lora import triton_merge
+        return fused.merge(matrix_of(self._tensor), terms, mode, threads=threads)
 
-        matrix = self._tensor.view(self.shape[0], -1)
-        triton_merge.merge([(matrix, triton_merge.terms_on(matrix.device, terms))], mode)
-        return self.finite()
+    def on_device(self) -> torch.Tensor | None:
+        """The matrix for a launch on its GPU, or None where it lies in the CPU's memory."""
+        return None if self._tensor.device.type == "cpu" else self._tensor.view(self.shape[0], -1)
 
     def finite(self) -> bool:
         """See `Weight`."""
         return bool(self._tensor.isfinite().all())
+
+
+def merge_all(work: Mapping[str, tuple[Weight, Sequence[Term]]], mode: Mode, threads: int) -> str | None:
+    """Merge into many weights: those on a GPU in one launch. Returns the name of one that is not finite now, or None."""
+    for name, (weight, terms) in work.items():
+        if weight.on_device() is None and not weight.merge(terms, mode, threads):
+            return name
+    on_gpu = [(name, weight, terms) for name, (weight, terms) in work.items() if weight.on_device() is not None]
+    if on_gpu:
+        from onebit.kernels.lora import triton_merge
+
+        matrices = [(matrix, terms) for _, weight, terms in on_gpu if (matrix := weight.on_device()) is not None]
+        triton_merge.merge([(m, triton_merge.terms_on(m.device, terms)) for m, terms in matrices], mode)
+    return next((name for name, weight, _ in on_gpu if not weight.finite()), None)
 
 
 def weights_of(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, Weight]:
