@@ -128,7 +128,7 @@ class TensorWeight:
 
 
 def merge_all(work: Mapping[str, tuple[Weight, Sequence[Term]]], mode: Mode, threads: int) -> str | None:
-    """Merge into many weights: those on a GPU in one launch. Returns the name of one that is not finite now, or None."""
+    """Merge into many weights: those on a GPU in one launch. Returns the name of one that is not finite now."""
     for name, (weight, terms) in work.items():
         if weight.on_device() is None and not weight.merge(terms, mode, threads):
             return name
