@@ -15,8 +15,10 @@
 
 #if defined(__GNUC__)
 #define PREFETCH(p) __builtin_prefetch(p, 1)
+#define NOINLINE __attribute__((noinline))
 #else
 #define PREFETCH(p) ((void)(p))
+#define NOINLINE
 #endif
 #if defined(_MSC_VER)
 #define ALIGNED __declspec(align(64))
@@ -124,8 +126,8 @@ static const Variant *variant_named(const char *name) {
 }
 
 static PyObject *merge_with(const Variant *variant, Job *job) {
-    /* what is worked on must fit in memory as floats, blocks of B and strips of A: about 1,000 a rank at most */
-    if (job->total_rank > PY_SSIZE_T_MAX / 8192) return PyErr_NoMemory();
+    /* all of A and a block of B as floats must be countable; 1,024: rows of a block, and A's last tile */
+    if (job->total_rank > PY_SSIZE_T_MAX / 8 / (job->cols + 1024)) return PyErr_NoMemory();
     const size_t bytes = (size_t)variant->scratch_floats(job) * sizeof(float) + 64;
     void *memory = PyMem_RawMalloc(bytes);
     if (memory == NULL) return PyErr_NoMemory();

@@ -13,7 +13,7 @@
 
 /* One tile over all adapters. `a`: total_rank x NR and `b`: total_rank x MR, packed; `tile`: MR x NR.
  * Returns false if a result is infinite or NaN. */
-TARGET static bool ISA(tile)(float *tile, const Job *job, const float *a, const float *b) {
+TARGET NOINLINE static bool ISA(tile)(float *tile, const Job *job, const float *a, const float *b) {
     const bool folded = job->mode == FAST || job->mode == BF16_FMA;
     const ptrdiff_t n_terms = folded ? 1 : job->n_terms;
     vec acc[MR][NV];
@@ -83,40 +83,34 @@ TARGET static bool ISA(tile)(float *tile, const Job *job, const float *a, const 
     return finite;
 }
 
-/* n numbers from p[at] on, as floats. */
+/* n numbers from p[at] on, as floats. Inlined where n is a constant, so that no loop and no call is left. */
 TARGET static inline void ISA(widen)(float *out, const void *p, Number type, ptrdiff_t at, ptrdiff_t n) {
-    if (type == F32) {
-        const float *in = (const float *)p + at;
-        for (ptrdiff_t i = 0; i < n; i++) out[i] = in[i];
-    } else if (type == BF16) {
-        const uint16_t *in = (const uint16_t *)p + at;
-        for (ptrdiff_t i = 0; i < n; i++) out[i] = bf16_to_f32(in[i]);
-    } else {
-        const uint16_t *in = (const uint16_t *)p + at;
-        ptrdiff_t i = 0;
-        for (; i + VW <= n; i += VW) v_store(out + i, ISA(v_load_f16)(in + i));
-        for (; i < n; i++) out[i] = f16_to_f32(in[i]);
-    }
+    const uint16_t *half = (const uint16_t *)p + at;
+    ptrdiff_t i = 0;
+    if (type == F32)
+        for (; i + VW <= n; i += VW) v_store(out + i, v_load((const float *)p + at + i));
+    else if (type == BF16)
+        for (; i + VW <= n; i += VW) v_store(out + i, ISA(v_load_bf16)(half + i));
+    else
+        for (; i + VW <= n; i += VW) v_store(out + i, ISA(v_load_f16)(half + i));
+    for (; i < n; i++) out[i] = number_at(p, type, at + i);
 }
 
-/* n floats to p[at] on. They are rounded to its type already: of a bf16 the upper half is all there is. */
+/* n floats to p[at] on. They are rounded to its type already. */
 TARGET static inline void ISA(narrow)(void *p, Number type, ptrdiff_t at, const float *in, ptrdiff_t n) {
-    if (type == F32) {
-        float *out = (float *)p + at;
-        for (ptrdiff_t i = 0; i < n; i++) out[i] = in[i];
-    } else if (type == BF16) {
-        uint16_t *out = (uint16_t *)p + at;
-        for (ptrdiff_t i = 0; i < n; i++) out[i] = (uint16_t)(bits_of_f32(in[i]) >> 16);
-    } else {
-        uint16_t *out = (uint16_t *)p + at;
-        ptrdiff_t i = 0;
-        for (; i + VW <= n; i += VW) ISA(v_store_f16)(out + i, v_load(in + i));
-        for (; i < n; i++) out[i] = f32_to_f16(in[i]);
-    }
+    uint16_t *half = (uint16_t *)p + at;
+    ptrdiff_t i = 0;
+    if (type == F32)
+        for (; i + VW <= n; i += VW) v_store((float *)p + at + i, v_load(in + i));
+    else if (type == BF16)
+        for (; i + VW <= n; i += VW) ISA(v_store_bf16)(half + i, v_load(in + i));
+    else
+        for (; i + VW <= n; i += VW) ISA(v_store_f16)(half + i, v_load(in + i));
+    for (; i < n; i++) put_number(p, type, at + i, in[i]);
 }
 
 /* B's rows from `row` on, as total_rank x MR; rows past `end` are zeros. */
-TARGET static void ISA(pack_b)(float *packed, const Job *job, ptrdiff_t row, ptrdiff_t end) {
+TARGET NOINLINE static void ISA(pack_b)(float *packed, const Job *job, ptrdiff_t row, ptrdiff_t end) {
     enum { CHUNK = 64 };
     float some[CHUNK];
     for (ptrdiff_t t = 0; t < job->n_terms; packed += job->terms[t].rank * MR, t++) {
@@ -136,7 +130,7 @@ TARGET static void ISA(pack_b)(float *packed, const Job *job, ptrdiff_t row, ptr
 }
 
 /* A's columns from `col` on, as total_rank x NR; columns past the last are zeros. */
-TARGET static void ISA(pack_a)(float *packed, const Job *job, ptrdiff_t col) {
+TARGET NOINLINE static void ISA(pack_a)(float *packed, const Job *job, ptrdiff_t col) {
     const ptrdiff_t width = job->cols - col;
     for (ptrdiff_t t = 0; t < job->n_terms; t++) {
         const Term *term = &job->terms[t];
@@ -154,23 +148,35 @@ TARGET static void ISA(pack_a)(float *packed, const Job *job, ptrdiff_t col) {
     }
 }
 
-TARGET static void ISA(load_tile)(float *tile, const Job *job, ptrdiff_t row, ptrdiff_t col, ptrdiff_t rows) {
-    const ptrdiff_t width = job->cols - col;
-    if (rows < MR || width < NR) memset(tile, 0, MR * NR * sizeof(float));
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        const ptrdiff_t at = (row + i) * job->cols + col;
-        if (width >= NR) ISA(widen)(tile + i * NR, job->w, job->w_type, at, NR);
-        else ISA(widen)(tile + i * NR, job->w, job->w_type, at, width);
-    }
+/* W's tile at (row, col): `rows` rows of `width` columns, the rest zeros. */
+TARGET static inline void ISA(load_tile)(float *tile, const Job *job, ptrdiff_t row, ptrdiff_t col, ptrdiff_t rows,
+                                         ptrdiff_t width) {
+    for (ptrdiff_t i = 0; i < rows; i++)
+        ISA(widen)(tile + i * NR, job->w, job->w_type, (row + i) * job->cols + col, width);
 }
 
-TARGET static void ISA(store_tile)(const float *tile, const Job *job, ptrdiff_t row, ptrdiff_t col, ptrdiff_t rows) {
-    const ptrdiff_t width = job->cols - col;
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        const ptrdiff_t at = (row + i) * job->cols + col;
-        if (width >= NR) ISA(narrow)(job->w, job->w_type, at, tile + i * NR, NR);
-        else ISA(narrow)(job->w, job->w_type, at, tile + i * NR, width);
-    }
+TARGET static inline void ISA(store_tile)(const float *tile, const Job *job, ptrdiff_t row, ptrdiff_t col,
+                                          ptrdiff_t rows, ptrdiff_t width) {
+    for (ptrdiff_t i = 0; i < rows; i++)
+        ISA(narrow)(job->w, job->w_type, (row + i) * job->cols + col, tile + i * NR, width);
+}
+
+/* A tile at the right or lower edge. */
+TARGET NOINLINE static bool ISA(edge)(const Job *job, ptrdiff_t row, ptrdiff_t col, ptrdiff_t rows, ptrdiff_t width,
+                                      const float *a, const float *b) {
+    ALIGNED float tile[MR * NR] = {0};
+    ISA(load_tile)(tile, job, row, col, rows, width);
+    const bool finite = ISA(tile)(tile, job, a, b);
+    ISA(store_tile)(tile, job, row, col, rows, width);
+    return finite;
+}
+
+TARGET NOINLINE static bool ISA(inner)(const Job *job, ptrdiff_t row, ptrdiff_t col, const float *a, const float *b) {
+    ALIGNED float tile[MR * NR];
+    ISA(load_tile)(tile, job, row, col, MR, NR);
+    const bool finite = ISA(tile)(tile, job, a, b);
+    ISA(store_tile)(tile, job, row, col, MR, NR);
+    return finite;
 }
 
 /* Rows of B in a block: as many as 256 KiB hold, from 16 to 128 tiles' worth. */
@@ -181,36 +187,34 @@ TARGET static ptrdiff_t ISA(block_rows)(const Job *job) {
 
 enum { ISA(STRIP) = NR < 64 ? 64 / NR : 1 }; /* tiles side by side in a strip */
 
+/* All of A, and a block of B. A is packed whole, once: a strip of it at a time would touch as many pages as there
+ * are ranks, for four cache lines each, again for every block of rows. */
 TARGET static ptrdiff_t ISA(scratch_floats)(const Job *job) {
-    return job->total_rank * (ISA(block_rows)(job) + ISA(STRIP) * NR);
+    return job->total_rank * (ISA(block_rows)(job) + (job->cols + NR - 1) / NR * NR);
 }
 
 TARGET static bool ISA(merge)(const Job *job) {
-    float *a = job->scratch, *b = a + job->total_rank * ISA(STRIP) * NR;
-    const ptrdiff_t block = ISA(block_rows)(job);
+    const ptrdiff_t block = ISA(block_rows)(job), rank = job->total_rank;
+    float *b = job->scratch, *a = b + rank * block;
     const size_t size = number_size(job->w_type);
     bool finite = true;
-    ALIGNED float tile[MR * NR];
 
+    for (ptrdiff_t col = 0; col < job->cols; col += NR) ISA(pack_a)(a + col * rank, job, col);
     for (ptrdiff_t top = job->row_begin; top < job->row_end; top += block) {
         const ptrdiff_t bottom = top + block < job->row_end ? top + block : job->row_end;
-        for (ptrdiff_t row = top; row < bottom; row += MR)
-            ISA(pack_b)(b + (row - top) * job->total_rank, job, row, bottom);
+        for (ptrdiff_t row = top; row < bottom; row += MR) ISA(pack_b)(b + (row - top) * rank, job, row, bottom);
         for (ptrdiff_t left = 0; left < job->cols; left += ISA(STRIP) * NR) {
-            int strip = 0;
-            for (; strip < ISA(STRIP) && left + strip * NR < job->cols; strip++)
-                ISA(pack_a)(a + strip * NR * job->total_rank, job, left + strip * NR);
             for (ptrdiff_t row = top; row < bottom; row += MR) {
                 const ptrdiff_t rows = bottom - row < MR ? bottom - row : MR;
-                for (int s = 0; s < strip; s++) {
-                    const ptrdiff_t col = left + s * NR;
+                for (ptrdiff_t col = left; col < left + ISA(STRIP) * NR && col < job->cols; col += NR) {
                     /* the rows of the next tile lie pages apart: the hardware does not foresee them */
                     for (ptrdiff_t i = row + MR; i < bottom && i < row + 2 * MR; i++)
                         for (size_t byte = 0; byte < NR * size; byte += 64)
                             PREFETCH((const char *)job->w + (size_t)(i * job->cols + col) * size + byte);
-                    ISA(load_tile)(tile, job, row, col, rows);
-                    finite &= ISA(tile)(tile, job, a + s * NR * job->total_rank, b + (row - top) * job->total_rank);
-                    ISA(store_tile)(tile, job, row, col, rows);
+                    const ptrdiff_t width = job->cols - col < NR ? job->cols - col : NR;
+                    const float *a_tile = a + col * rank, *b_tile = b + (row - top) * rank;
+                    if (rows == MR && width == NR) finite &= ISA(inner)(job, row, col, a_tile, b_tile);
+                    else finite &= ISA(edge)(job, row, col, rows, width, a_tile, b_tile);
                 }
             }
         }

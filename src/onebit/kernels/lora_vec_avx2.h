@@ -30,6 +30,16 @@ TARGET static inline vec ISA(v_round_f16)(vec x) {
     return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
+TARGET static inline vec ISA(v_load_bf16)(const uint16_t *p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+
+TARGET static inline void ISA(v_store_bf16)(uint16_t *p, vec x) {
+    const __m256i upper = _mm256_srli_epi32(_mm256_castps_si256(x), 16);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(upper, upper), 0x08);
+    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(packed));
+}
+
 TARGET static inline vec ISA(v_load_f16)(const uint16_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }

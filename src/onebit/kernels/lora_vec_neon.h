@@ -27,6 +27,14 @@ TARGET static inline vec ISA(v_round_bf16)(vec x) {
 
 TARGET static inline vec ISA(v_round_f16)(vec x) { return vcvt_f32_f16(vcvt_f16_f32(x)); }
 
+TARGET static inline vec ISA(v_load_bf16)(const uint16_t *p) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
+
+TARGET static inline void ISA(v_store_bf16)(uint16_t *p, vec x) {
+    vst1_u16(p, vshrn_n_u32(vreinterpretq_u32_f32(x), 16));
+}
+
 TARGET static inline vec ISA(v_load_f16)(const uint16_t *p) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }
