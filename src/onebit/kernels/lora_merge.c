@@ -20,6 +20,13 @@
 #define PREFETCH(p) ((void)(p))
 #define NOINLINE
 #endif
+#if defined(__clang__)
+#define UNROLL4 _Pragma("clang loop unroll_count(4)")
+#elif defined(__GNUC__)
+#define UNROLL4 _Pragma("GCC unroll 4")
+#else
+#define UNROLL4
+#endif
 #if defined(_MSC_VER)
 #define ALIGNED __declspec(align(64))
 #else
