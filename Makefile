@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: serve engine test check lint docs constraints clean
+.PHONY: serve engine test check lint sanitize docs constraints clean
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt $(wildcard src/onebit/kernels/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
@@ -32,6 +32,13 @@ lint: $(VENV)/.installed
 	$(BIN)/lint-imports
 
 check: lint test
+
+# The C kernels under the address and undefined-behaviour sanitizers; then they are built as usual again.
+sanitize: $(VENV)/.installed
+	ONEBIT_STRICT_C=1 ONEBIT_SANITIZE=1 $(BIN)/python -m pip install --quiet --no-deps --editable .
+	LD_PRELOAD=$$(cc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+		$(BIN)/python -m pytest -q tests/kernels_lora/test_merge.py $(ARGS); \
+		status=$$?; $(BIN)/python -m pip install --quiet --no-deps --editable . && exit $$status
 
 # Pages that are made from the code.
 docs: $(VENV)/.installed

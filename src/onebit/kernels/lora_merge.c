@@ -13,26 +13,6 @@
 
 #include "lora_numbers.h"
 
-#if defined(__GNUC__)
-#define PREFETCH(p) __builtin_prefetch(p, 1)
-#define NOINLINE __attribute__((noinline))
-#else
-#define PREFETCH(p) ((void)(p))
-#define NOINLINE
-#endif
-#if defined(__clang__)
-#define UNROLL4 _Pragma("clang loop unroll_count(4)")
-#elif defined(__GNUC__)
-#define UNROLL4 _Pragma("GCC unroll 4")
-#else
-#define UNROLL4
-#endif
-#if defined(_MSC_VER)
-#define ALIGNED __declspec(align(64))
-#else
-#define ALIGNED _Alignas(64)
-#endif
-
 #include "lora_vec_portable.h"
 #include "lora_tile.h"
 
