@@ -63,7 +63,7 @@ class Case:
         peft_model = get_peft_model(model, config, adapter_name="0", autocast_adapter_dtype=False)
         for i in range(1, len(self.a)):
             peft_model.add_adapter(str(i), config, autocast_adapter_dtype=False)
-        layer: Any = peft_model.base_model.model[0]
+        layer: Any = peft_model.get_submodule("base_model.model.0")
         layer.base_layer.weight.data = self.weight
         for i, (b, a, scale) in enumerate(zip(self.b, self.a, self.scales, strict=True)):
             layer.lora_A[str(i)].weight.data = a

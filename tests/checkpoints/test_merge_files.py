@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import resource
 import shutil
 from pathlib import Path
@@ -14,7 +15,6 @@ import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
 from safetensors.torch import load_file, save_file
 
-from onebit.checkpoints import merge as merge_module
 from onebit.checkpoints.merge import merge_files
 from onebit.errors import AdapterError, ModelFileError
 from onebit.kernels.lora.adapter import Adapter
@@ -50,7 +50,7 @@ def test_shards(tmp_path: Path, adapter: Adapter) -> None:
     folder, weights = tmp_path / "base", model_weights()
     folder.mkdir()
     names = list(weights)
-    index = {}
+    index: dict[str, str] = {}
     for number, some in enumerate((names[:4], names[4:]), 1):
         file = f"model-{number:05d}-of-00002.safetensors"
         save_file({name: weights[name] for name in some}, folder / file)
@@ -124,7 +124,7 @@ def test_a_full_disk(tmp_path: Path, adapter: Adapter, monkeypatch: pytest.Monke
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(merge_module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ModelFileError, match="the disk is full"):
         merge_files(base, [(adapter, 1.0)], out)
     assert list(out.parent.iterdir()) == []
@@ -146,7 +146,7 @@ def test_memory_is_bounded_by_the_largest_tensor(tmp_path: Path) -> None:
     """60 tensors of 4 MB: the highest memory may rise by a few of them, not by the 240 MB of all."""
     one, rank = torch.zeros(1024, 1024), torch.ones(1024, 2)
     save_file({f"m{i}.weight": one + i for i in range(60)}, tmp_path / "base.safetensors")
-    factor_tensors = {}
+    factor_tensors: Tensors = {}
     for i in range(60):
         factor_tensors |= {f"m{i}.lora_down.weight": rank.T.contiguous() + i, f"m{i}.lora_up.weight": rank + i}
     save_file(factor_tensors, tmp_path / "a.safetensors")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from onebit.errors import AdapterError
-from onebit.kernels.lora import weights as weights_module
+from onebit.kernels.lora import fused
 from onebit.kernels.lora.adapter import Adapter
 from onebit.kernels.lora.lora_set import LoraSet
 from onebit.kernels.lora.readers import read_adapter
@@ -229,16 +230,16 @@ def test_interrupted_in_the_middle(pair: tuple[Adapter, Adapter], monkeypatch: p
     lora = _set(weights, *pair)
     lora.apply({"formal": 1.0})
     before = {name: weight.clone() for name, weight in weights.items()}
-    merge, calls = weights_module.fused.merge, 0
+    merge, calls = fused.merge, 0
 
-    def interrupted(*args: object, **kwargs: object) -> bool:
+    def interrupted(*args: Any, **kwargs: Any) -> bool:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise KeyboardInterrupt
-        return bool(merge(*args, **kwargs))  # type: ignore[arg-type]
+        return bool(merge(*args, **kwargs))
 
-    monkeypatch.setattr(weights_module.fused, "merge", interrupted)
+    monkeypatch.setattr(fused, "merge", interrupted)
     with pytest.raises(KeyboardInterrupt):
         lora.apply({"pirate": 1.0})
     assert _same(weights, before)

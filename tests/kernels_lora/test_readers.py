@@ -6,6 +6,7 @@ import json
 import math
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,7 +165,7 @@ def test_types_that_are_not_merged(tmp_path: Path) -> None:
         ({"alpha_pattern": ["q_proj"]}, "lora_alpha or alpha_pattern is missing"),
     ],
 )
-def test_settings_of_peft_that_change_the_meaning(tmp_path: Path, settings: dict[str, object], message: str) -> None:
+def test_settings_of_peft_that_change_the_meaning(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(AdapterError, match=message):
         read_adapter(write_peft(tmp_path / "a", **settings))
 

@@ -11,13 +11,13 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 
 import numpy as np
 import pytest
+import torch
 
 from onebit.kernels.lora import reference
 from onebit.kernels.lora.numbers import Matrix, Number, matrix_of
 from onebit.kernels.lora.terms import Mode, Term
 from tests.kernels_lora.matrices import matrix, terms
 
-torch = pytest.importorskip("torch")
 triton_merge = pytest.importorskip("onebit.kernels.lora.triton_merge")
 pytestmark = pytest.mark.skipif(not triton_merge.INTERPRETED, reason="scripts/gpu_kernels.py tests it on a GPU")
 
@@ -26,7 +26,8 @@ MODULES = [((5, 7), [1]), ((65, 130), [3, 16, 40]), ((33, 257), [8, 8]), ((128, 
 
 
 def _tensor(values: Matrix) -> torch.Tensor:
-    return triton_merge._tensor(values)
+    tensor: torch.Tensor = triton_merge._tensor(values)
+    return tensor
 
 
 def _modules(number: Number, factors: Number) -> list[tuple[Matrix, list[Term]]]:
