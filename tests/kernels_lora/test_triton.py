@@ -69,6 +69,9 @@ def test_factors_of_two_types_in_one_weight() -> None:
     (got,) = _run([(weight, some)], Mode.EXACT)
     reference.merge(weight, some)
     assert matrix_of(got).array.tobytes() == weight.array.tobytes()
+    (got,) = _run([(weight, some)], Mode.ACCURATE)
+    reference.merge(weight, some, Mode.ACCURATE)
+    assert np.allclose(got.float().numpy(), weight.as_float32(), rtol=2**-7)  # at most the next bfloat16
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
 
-from onebit.kernels.lora import fused
+from onebit.kernels.lora import fused, reference
+from onebit.kernels.lora.numbers import Matrix, Number
+from onebit.kernels.lora.terms import Mode, Term
 from tests.kernels_lora.matrices import matrix, terms
+
+
+def test_a_variant_with_other_bits_is_not_used(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong:
+        """A kernel whose first variant adds nothing."""
+
+        @staticmethod
+        def variants() -> tuple[str, ...]:
+            return ("new", "twin")
+
+        @staticmethod
+        def merge(array: Any, number: int, _rows: int, _cols: int, terms: Any, mode: int, *rest: Any) -> bool:
+            if rest[2] == "twin":
+                parts = [Term(Matrix(b, Number(bn)), Matrix(a, Number(an)), s) for b, bn, a, an, _, s in terms]
+                return reference.merge(Matrix(array, Number(number)), parts, Mode(mode), range(rest[0], rest[1]))
+            return True
+
+    monkeypatch.setattr(fused, "_kernel", lambda: Wrong)
+    fused._c_variants.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert fused.variants() == ("twin", fused.TWIN)
+        assert "gives other results with new: not used" in caplog.text
+    finally:
+        fused._c_variants.cache_clear()
 
 
 def test_the_twin_takes_over_and_says_so_once(
@@ -18,7 +48,7 @@ def test_the_twin_takes_over_and_says_so_once(
     weight, parts = matrix(rng, 20, 30), terms(rng, 20, 30, [4, 9])
     wanted = weight.copy()
     fused.merge(wanted, parts)
-    monkeypatch.setattr(fused, "_kernel", lambda: None)
+    monkeypatch.setattr(fused, "_c_variants", tuple)
     fused._say_once.cache_clear()
     other = weight.copy()
     with caplog.at_level(logging.WARNING):

@@ -10,8 +10,10 @@ from functools import cache
 from itertools import pairwise
 from types import ModuleType
 
+import numpy as np
+
 from onebit.kernels.lora import reference
-from onebit.kernels.lora.numbers import Matrix
+from onebit.kernels.lora.numbers import Matrix, Number, f32_to_bf16
 from onebit.kernels.lora.terms import Mode, Term, check_shapes
 
 log = logging.getLogger(__name__)
@@ -22,8 +24,7 @@ _ROWS_A_THREAD = 48  # fewer are not worth a thread: 48 × 3072 × rank 128 take
 
 def variants() -> tuple[str, ...]:
     """What `merge` can run on here, the default first: instruction sets of the C kernel, then "python"."""
-    kernel = _kernel()
-    return (*(kernel.variants() if kernel else ()), TWIN)
+    return (*_c_variants(), TWIN)
 
 
 def merge(
@@ -50,20 +51,55 @@ def merge(
 
 
 def _worker(weight: Matrix, terms: Sequence[Term], mode: Mode, variant: str | None) -> Callable[[range], bool]:
-    kernel = _kernel()
-    if kernel is None and variant is None:
-        _say_once()
-    if variant == TWIN or (kernel is None and variant is None):
-        return lambda rows: reference.merge(weight, terms, mode, rows)
-    if kernel is None or variant not in (None, *kernel.variants()):
+    chosen = variant or variants()[0]
+    if chosen not in variants():
         raise ValueError(f"no variant {variant} here; there are {', '.join(variants())}")
+    if chosen == TWIN:
+        if variant is None:
+            _say_once()
+        return lambda rows: reference.merge(weight, terms, mode, rows)
+    return lambda rows: _run(chosen, weight, terms, mode, rows)
+
+
+def _run(variant: str, weight: Matrix, terms: Sequence[Term], mode: Mode, rows: range) -> bool:
     packed = [(t.b.array, t.b.number, t.a.array, t.a.number, t.rank, t.scale) for t in terms]
+    args = (weight.number, weight.rows, weight.cols, packed, mode, rows.start, rows.stop, variant)
+    kernel = _kernel()
+    assert kernel is not None  # noqa: S101  # there is a variant
+    return bool(kernel.merge(weight.array, *args))
 
-    def work(rows: range) -> bool:
-        args = (weight.number, weight.rows, weight.cols, packed, mode, rows.start, rows.stop, variant)
-        return bool(kernel.merge(weight.array, *args))
 
-    return work
+@cache
+def _c_variants() -> tuple[str, ...]:
+    """Those of the C kernel that give the reference's bits on this processor.
+
+    Asked once, in some milliseconds: an instruction set that no developer's machine has is not trusted unseen.
+    """
+    kernel = _kernel()
+    names: tuple[str, ...] = kernel.variants() if kernel else ()
+    good = tuple(name for name in names if _agrees(name))
+    if good != names:
+        log.warning("the merge kernel gives other results with %s: not used", ", ".join(set(names) - set(good)))
+    return good
+
+
+def _agrees(variant: str) -> bool:
+    rng = np.random.default_rng(0)
+    rows, cols = 13, 139  # a tile and a remainder in both directions, of every variant
+
+    def matrix(height: int, width: int, number: Number) -> Matrix:
+        values = rng.standard_normal((height, width), np.float32)
+        return Matrix(f32_to_bf16(values) if number is Number.BF16 else values.astype(number.array_dtype), number)
+
+    for number in Number:
+        weight = matrix(rows, cols, number)
+        terms = [Term(matrix(rows, rank, number), matrix(rank, cols, number), 0.7) for rank in (3, 8)]
+        wanted = weight.copy()
+        reference.merge(wanted, terms)
+        _run(variant, weight, terms, Mode.EXACT, range(rows))
+        if weight.array.tobytes() != wanted.array.tobytes():
+            return False
+    return True
 
 
 @cache

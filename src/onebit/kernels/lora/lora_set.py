@@ -82,6 +82,9 @@ class LoraSet:
                 self._base[name] = self._weights[name].copy()
         with self._all_or_nothing(changed):
             self._write(changed, planned)
+        for name in changed:
+            if name not in planned:  # it holds its base again: no copy is needed, and training may change it
+                del self._base[name]
         self._merged = dict(planned)
         self._active = dict(strengths)
 

@@ -101,9 +101,9 @@ def merge(modules: Sequence[tuple[torch.Tensor, Sequence[DeviceTerm]]], mode: Mo
     """Merge into all modules in one launch for each pair of types (of weights and factors) there is."""
     groups: dict[tuple[torch.dtype, torch.dtype], list[tuple[torch.Tensor, Sequence[DeviceTerm]]]] = {}
     for weight, terms in modules:
-        types = {term.b.dtype for term in terms}
-        if len(types) > 1 and mode is not Mode.EXACT:
-            raise ValueError("factors of several types for one weight can only be merged exactly, one after the other")
+        if mode is not Mode.EXACT and len({term.b.dtype for term in terms}) > 1:
+            # only exact rounds to the factors' type; the others need all in one launch, and float32 holds them all
+            terms = [DeviceTerm(term.b.float(), term.a.float(), term.scale) for term in terms]
         for kind in dict.fromkeys(term.b.dtype for term in terms):
             groups.setdefault((weight.dtype, kind), [])
         for run in _runs(terms):
