@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from onebit.kernels.lora.numbers import matrix_of
 from onebit.kernels.lora.terms import Mode, Term
 
 SHAPES = ((1536, 32, 4), (3072, 32, 4), (3072, 64, 4), (3072, 64, 8))  # n, rank, adapters
+OURS_AND_OTHERS = ("plain loop", "diffusers' loop", "one GEMM", *(f"onebit {mode.name.lower()}" for mode in Mode))
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 Work = Callable[[], None]
 
@@ -138,38 +140,47 @@ def peak_program(folder: Path) -> Callable[[], float]:
 
 def main() -> None:
     """Run all cases and print their tables."""
-    options = arguments(__doc__).parse_args()
-    rounds = 3 if options.quick else 5
-    shapes = SHAPES[:1] if options.quick else SHAPES
-    names = ("plain loop", "diffusers' loop", "one GEMM", *(f"onebit {mode.name.lower()}" for mode in Mode))
+    parser = arguments(__doc__)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="how many at once; 1 and 2 if not said")
+    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
+    parser.add_argument("--rounds", type=int, default=5, help="of each case, after one that is not counted")
+    options = parser.parse_args()
+    rounds = 2 if options.quick else options.rounds
+    cases = [
+        (threads, kind, shape)
+        for threads in options.threads
+        for kind in options.types
+        for shape in (SHAPES[:1] if options.quick else SHAPES)
+    ]
     rows, figures = [], {}
-    with scratch() as folder:
+    with scratch() as folder, suppress(KeyboardInterrupt):  # Ctrl-C: the rows that are done are shown
         peak = peak_program(folder)
-        for threads in (1, 2):
+        for threads, kind, shape in cases:
+            label = f"{'×'.join(map(str, shape))} {kind}, {threads} threads"
+            print(f"{label} …", file=sys.stderr)
             torch.set_num_threads(threads)
-            for kind, dtype in TYPES.items():
-                for n, rank, count in shapes:
-                    case = Case(n, rank, count, dtype, threads)
-                    seconds = measure(case, rounds, peak)
-                    figures[f"{n}x{rank}x{count} {kind} {threads}"] = seconds
-                    ratio = {name: Spread.of(_over(seconds["peft"], seconds[name])) for name in names}
-                    exact = seconds["onebit exact"]
-                    of_peak = Spread.of(
-                        [case.flop / s / p / threads for s, p in zip(exact, seconds["peak"], strict=True)]
-                    )
-                    of_fast = Spread.of(_over(seconds["onebit fast"], exact))
-                    rows.append(
-                        [f"{n}×{rank}×{count}", kind, str(threads), f"{Spread.of(seconds['peft']).median * 1e3:.0f} ms"]
-                        + [f"{ratio[name].median:.1f}" for name in names]
-                        + [f"{of_fast.median:.2f}", f"{of_peak.median:.2f} ({of_peak.low:.2f}..{of_peak.high:.2f})"]
-                    )
-    head = ["n×rank×adapters", "type", "threads", "peft", *names, "exact / fast", "exact of FMA peak"]
+            case = Case(*shape, TYPES[kind], threads)
+            figures[label] = measure(case, rounds, peak)
+            rows.append([label, *_cells(case, figures[label])])
+    head = ["n×rank×adapters", "peft", *OURS_AND_OTHERS, "exact / fast", "exact of FMA peak"]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "peft", "numpy"))
     note = (
         f"Times faster than peft's merge, median of {rounds} interleaved rounds; exact has peft's bits in every row. "
         f"Variant {fused.variants()[0]}; {versions}."
     )
     report(options, "Merging adapters", [table(head, rows), note], {"seconds": figures})
+
+
+def _cells(case: Case, seconds: dict[str, list[float]]) -> list[str]:
+    """One row: peft's time, everybody's ratio to it, and how exact stands to fast and to the peak."""
+    exact = seconds["onebit exact"]
+    rate = [case.flop / s / p / case.threads for s, p in zip(exact, seconds["peak"], strict=True)]
+    return [
+        f"{Spread.of(seconds['peft']).median * 1e3:.0f} ms",
+        *(f"{Spread.of(_over(seconds['peft'], seconds[name])).median:.1f}" for name in OURS_AND_OTHERS),
+        f"{Spread.of(_over(seconds['onebit fast'], exact)).median:.2f}",
+        Spread.of(rate).text(),
+    ]
 
 
 def _over(numerators: list[float], denominators: list[float]) -> list[float]:
