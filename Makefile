@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: serve engine test check lint sanitize docs constraints clean
 
-$(VENV)/.installed: pyproject.toml setup.py constraints.txt
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt $(wildcard src/onebit/kernels/*.[ch] src/onebit/kernels/embed/csrc/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
@@ -33,7 +33,7 @@ lint: $(VENV)/.installed
 
 check: lint test
 
-# The C kernels under AddressSanitizer and UndefinedBehaviorSanitizer, and a fuzz run (about 5 minutes).
+# The C kernels under the address and undefined-behaviour sanitizers, and a fuzz run (about 5 minutes).
 sanitize: $(VENV)/.installed
 	scripts/sanitize $(BIN)/python
 

@@ -1,27 +1,33 @@
-"""The C extensions. Everything else about the package is in pyproject.toml.
+"""The C kernels. Everything else about the package is in pyproject.toml.
 
-They are optional: without a C compiler the package installs all the same, and the Python twins do the work.
+They are optional: without a C compiler the package installs all the same, and their Python twins do the work.
 `ONEBIT_BUILD_STRICT=1` turns warnings into errors and a failed build into a failed install; CI sets it.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from glob import glob
 
 from setuptools import Extension, setup
 
 STRICT = os.environ.get("ONEBIT_BUILD_STRICT", "") not in ("", "0")
-# -ffp-contract=off: a fused multiply-add rounds once where the Python twins round twice
-FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off"] + (["-Wall", "-Wextra", "-Werror"] if STRICT else [])
+if sys.platform == "win32":
+    FLAGS = ["/O2", "/std:c11", "/fp:precise"]
+else:
+    # no contraction: a fused multiply-add rounds once where the Python twins round twice, and bits are promised
+    FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden"]
+    FLAGS += ["-Wall", "-Wextra", "-Werror"] if STRICT else []
 
 
-def extension(name: str, folder: str) -> Extension:
-    """All C files of a folder as one module."""
+def kernel(name: str, sources: str, headers: str) -> Extension:
+    """One extension of `onebit.kernels`; `sources` and `headers` are patterns of files below its folder."""
+    folder = "src/onebit/kernels/"
     return Extension(
-        name,
-        sorted(glob(f"{folder}/*.c")),  # noqa: PTH207 -- setuptools wants relative paths
-        depends=sorted(glob(f"{folder}/*.h")),  # noqa: PTH207
+        f"onebit.kernels.{name}",
+        sorted(glob(folder + sources)),  # noqa: PTH207 -- setuptools wants relative paths
+        depends=sorted(glob(folder + headers)),  # noqa: PTH207
         extra_compile_args=FLAGS,
         optional=not STRICT,
     )
@@ -29,6 +35,7 @@ def extension(name: str, folder: str) -> Extension:
 
 setup(
     ext_modules=[
-        extension("onebit.kernels.embed._native", "src/onebit/kernels/embed/csrc"),
+        kernel("_lora", "lora_merge.c", "lora_*.h"),
+        kernel("embed._native", "embed/csrc/*.c", "embed/csrc/*.h"),
     ]
 )

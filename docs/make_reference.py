@@ -51,6 +51,10 @@ COMMANDS = (
     ("embed", "search"),
     ("embed", "convert"),
     ("embed", "distill"),
+    ("lora",),
+    ("lora", "merge"),
+    ("lora", "show"),
+    ("lora", "diff"),
 )
 
 

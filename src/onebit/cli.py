@@ -18,6 +18,7 @@ from onebit.commands import (
     embed,
     engine_logs,
     engines,
+    lora,
     models,
     reload,
     serve,
@@ -71,6 +72,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(engines.app, name="engines")
 app.add_typer(models.app, name="models")
 app.add_typer(embed.app, name="embed")
+app.add_typer(lora.app, name="lora")
 
 
 def _version(wanted: bool) -> None:

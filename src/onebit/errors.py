@@ -180,6 +180,10 @@ class ModelFileError(OnebitError):
     """The model file is missing, not GGUF, truncated, or lacks what was asked of it."""
 
 
+class AdapterError(OnebitError):
+    """An adapter cannot be read, or does not fit what it is to be merged into; the message names both."""
+
+
 class DownloadError(OnebitError):
     """A download failed, or what came is not what was promised."""
 

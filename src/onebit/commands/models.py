@@ -10,15 +10,14 @@ import typer
 
 from onebit.commands import console
 from onebit.commands.progress import progress, size_text
+from onebit.commands.tables import plain_table as _table
+from onebit.commands.tables import plain_text as _text
+from onebit.commands.tables import print_table as _print
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from onebit.models.gguf_file import ModelInfo
 
 app = typer.Typer(help="Model files: what there is, fetching more, and what is in one.", no_args_is_help=True)
-
-_PIPE_WIDTH = 400  # columns: what is piped on must not be wrapped at 80
 
 
 def _complete_stored(incomplete: str) -> list[str]:
@@ -240,29 +239,3 @@ def _count(number: int) -> str:
         if number >= step:
             return f"{number / step:,.1f} {unit}"
     return str(number)
-
-
-def _text(text: str, style: str = "") -> Any:
-    """Text that is never read as markup: names come from files."""
-    from rich.text import Text
-
-    return Text("".join(c for c in text if c.isprintable() or c == "\n"), style=style)
-
-
-def _table(*headers: str) -> Table:
-    """Columns without lines: the same on a terminal and in a pipe."""
-    from rich.table import Table
-
-    table = Table(box=None, show_header=bool(headers), header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for header in headers or ("", ""):
-        table.add_column(header, justify="right" if header == "SIZE" else "left", overflow="fold")
-    return table
-
-
-def _print(table: Table) -> None:
-    out = console.out()
-    if not out.is_terminal:
-        from rich.console import Console
-
-        out = Console(width=_PIPE_WIDTH, highlight=False)
-    out.print(table)

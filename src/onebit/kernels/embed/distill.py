@@ -132,7 +132,7 @@ def train(
             loss = (1 - cosine_similarity(got, wanted)).mean()
             loss = loss + recipe.similarity_weight * mse_loss(units @ units.T, wanted @ wanted.T)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
             optimizer.step()
             done += 1
             report("training", done, steps)

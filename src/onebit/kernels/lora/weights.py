@@ -1,0 +1,160 @@
+"""A model's weights as `LoraSet` changes them: numpy arrays, tensors on the CPU, tensors on a GPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit.errors import AdapterError
+from onebit.kernels.lora import fused
+from onebit.kernels.lora.numbers import matrix_of
+from onebit.kernels.lora.terms import Mode, Term
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Weight(Protocol):
+    """One weight, changed in place: whatever refers to its memory sees the change."""
+
+    shape: tuple[int, ...]
+
+    def place(self) -> Hashable:
+        """What two names of one memory (tied weights) have in common."""
+
+    def problem(self) -> str | None:
+        """Why nothing can be merged into it, if so."""
+
+    def copy(self) -> Any:
+        """Its values, for `restore`."""
+
+    def restore(self, base: Any) -> None:
+        """Overwrite it with a copy."""
+
+    def merge(self, terms: Sequence[Term], mode: Mode, threads: int) -> bool:
+        """Add to it, in the CPU's memory. False if a result is not finite."""
+
+    def on_device(self) -> torch.Tensor | None:
+        """The matrix (out × in) where it lies on a GPU, else None."""
+
+    def finite(self) -> bool:
+        """Whether it has no NaN and no infinity."""
+
+
+class ArrayWeight:
+    """A numpy array; bfloat16 cannot be told from uint16 there, so it is not taken."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+        self.shape: tuple[int, ...] = array.shape
+
+    def place(self) -> Hashable:
+        """The address of its first byte."""
+        return int(self._array.__array_interface__["data"][0])
+
+    def problem(self) -> str | None:
+        """Its type, or memory with gaps."""
+        try:
+            matrix_of(self._array)
+        except (TypeError, ValueError) as exc:
+            return str(exc)
+        return None if self._array.flags.writeable else "it is read-only"
+
+    def copy(self) -> NDArray[Any]:
+        """See `Weight`."""
+        return self._array.copy()
+
+    def restore(self, base: NDArray[Any]) -> None:
+        """See `Weight`."""
+        self._array[...] = base
+
+    def merge(self, terms: Sequence[Term], mode: Mode, threads: int) -> bool:
+        """See `Weight`."""
+        return fused.merge(matrix_of(self._array), terms, mode, threads=threads)
+
+    def on_device(self) -> None:
+        """See `Weight`."""
+
+    def finite(self) -> bool:
+        """See `Weight`."""
+        return bool(np.isfinite(self._array).all())
+
+
+class TensorWeight:
+    """A torch tensor, on the CPU (the C kernel) or on a GPU (Triton)."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor.detach()
+        self.shape: tuple[int, ...] = tuple(tensor.shape)
+
+    def place(self) -> Hashable:
+        """Its device and the address of its first byte."""
+        return self._tensor.device, self._tensor.data_ptr()
+
+    def problem(self) -> str | None:
+        """Its type, memory with gaps, or a device without a kernel."""
+        import torch
+
+        if self._tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            return f"{self._tensor.dtype} is not merged; float32, bfloat16 and float16 are"
+        if not self._tensor.is_contiguous():
+            return "the memory is not contiguous"
+        device = self._tensor.device.type
+        return None if device in ("cpu", "cuda") else f"there is no kernel for the device {device}"
+
+    def copy(self) -> torch.Tensor:
+        """See `Weight`."""
+        return self._tensor.clone()
+
+    def restore(self, base: torch.Tensor) -> None:
+        """See `Weight`."""
+        self._tensor.copy_(base)
+
+    def merge(self, terms: Sequence[Term], mode: Mode, threads: int) -> bool:
+        """See `Weight`."""
+        return fused.merge(matrix_of(self._tensor), terms, mode, threads=threads)
+
+    def on_device(self) -> torch.Tensor | None:
+        """The matrix for a launch on its GPU, or None where it lies in the CPU's memory."""
+        return None if self._tensor.device.type == "cpu" else self._tensor.view(self.shape[0], -1)
+
+    def finite(self) -> bool:
+        """See `Weight`."""
+        return bool(self._tensor.isfinite().all())
+
+
+def merge_all(work: Mapping[str, tuple[Weight, Sequence[Term]]], mode: Mode, threads: int) -> str | None:
+    """Merge into many weights: those on a GPU in one launch. Returns the name of one that is not finite now."""
+    for name, (weight, terms) in work.items():
+        if weight.on_device() is None and not weight.merge(terms, mode, threads):
+            return name
+    on_gpu = [(name, weight, terms) for name, (weight, terms) in work.items() if weight.on_device() is not None]
+    if on_gpu:
+        from onebit.kernels.lora import triton_merge
+
+        matrices = [(matrix, terms) for _, weight, terms in on_gpu if (matrix := weight.on_device()) is not None]
+        triton_merge.merge([(m, triton_merge.terms_on(m.device, terms)) for m, terms in matrices], mode)
+    return next((name for name, weight, _ in on_gpu if not weight.finite()), None)
+
+
+def weights_of(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, Weight]:
+    """The weights by name. Raises AdapterError for what is neither a module nor arrays and tensors by name."""
+    torch = sys.modules.get("torch")  # who has tensors has imported it
+    if torch is not None and isinstance(model, torch.nn.Module):
+        from onebit.kernels.lora.torch_check import agrees_with_torch
+
+        agrees_with_torch()
+        return {name: TensorWeight(p) for name, p in model.named_parameters(remove_duplicate=False)}
+    if not isinstance(model, Mapping):
+        raise AdapterError(f"{type(model).__name__} is neither a torch module nor weights by name")
+    found: dict[str, Weight] = {}
+    for name, value in model.items():
+        if isinstance(value, np.ndarray):
+            found[name] = ArrayWeight(value)
+        elif torch is not None and isinstance(value, torch.Tensor):
+            found[name] = TensorWeight(value)
+    return found

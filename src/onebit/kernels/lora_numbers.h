@@ -1,0 +1,117 @@
+/* Types of the merge kernel, and its scalar conversions: IEEE round to nearest, ties to even, as torch converts. */
+
+#ifndef ONEBIT_LORA_NUMBERS_H
+#define ONEBIT_LORA_NUMBERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* what compilers call differently */
+#if defined(__GNUC__)
+#define PREFETCH(p) __builtin_prefetch(p, 1)
+#define NOINLINE __attribute__((noinline))
+#else
+#define PREFETCH(p) ((void)(p))
+#define NOINLINE
+#endif
+#if defined(__clang__)
+#define UNROLL4 _Pragma("clang loop unroll_count(4)")
+#elif defined(__GNUC__)
+#define UNROLL4 _Pragma("GCC unroll 4")
+#else
+#define UNROLL4
+#endif
+#if defined(_MSC_VER)
+#define ALIGNED __declspec(align(64))
+#else
+#define ALIGNED _Alignas(64)
+#endif
+
+typedef enum { F32 = 0, BF16 = 1, F16 = 2 } Number;
+
+/* EXACT:    each adapter in turn: w = rn(w + rn(s * acc)), with the roundings of the factors' and of w's type.
+ * ACCURATE: total = fma(s, acc, total) over all adapters in float, then once w = rn(w + total).
+ * FAST:     s is folded into B, one chain over all ranks, then once w = rn(w + acc).
+ * BF16_FMA: FAST with both factors rounded to bf16; products and sums stay float. */
+typedef enum { EXACT = 0, ACCURATE = 1, FAST = 2, BF16_FMA = 3 } Mode;
+
+typedef struct {
+    const void *b;  /* rows x rank, row-major */
+    const void *a;  /* rank x cols, row-major */
+    Number b_type, a_type;
+    ptrdiff_t rank;
+    float scale;
+} Term;
+
+typedef struct {
+    void *w;  /* rows x cols, row-major: updated in place */
+    Number w_type;
+    ptrdiff_t cols;
+    ptrdiff_t row_begin, row_end;  /* the rows to update */
+    const Term *terms;
+    ptrdiff_t n_terms;
+    ptrdiff_t total_rank;
+    Mode mode;
+    void *scratch;  /* of scratch_floats floats, aligned to 64 bytes */
+} Job;
+
+static inline float f32_of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline uint32_t bits_of_f32(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float bf16_to_f32(uint16_t h) { return f32_of_bits((uint32_t)h << 16); }
+
+static inline uint16_t f32_to_bf16(float x) {
+    const uint32_t bits = bits_of_f32(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0; /* NaN: the addition below could carry it into a number */
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+static inline float f16_to_f32(uint16_t h) {
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = (h >> 10) & 0x1fu, fraction = h & 0x3ffu;
+    if (exponent == 0x1f) return f32_of_bits(sign | 0x7f800000u | fraction << 13);
+    if (exponent) return f32_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
+    const float small = (float)fraction * 0x1p-24f; /* zero or subnormal: exact */
+    return sign ? -small : small;
+}
+
+static inline uint16_t f32_to_f16(float x) {
+    const uint32_t bits = bits_of_f32(x), magnitude = bits & 0x7fffffffu;
+    const uint16_t sign = (uint16_t)((bits >> 16) & 0x8000u);
+    if (magnitude > 0x7f800000u) return sign | 0x7e00; /* NaN */
+    if (magnitude >= 0x477ff000u) return sign | 0x7c00; /* 65520 and more round to infinity */
+    if (magnitude < 0x38800000u) { /* below 2^-14: subnormal; adding 0.5 makes the unit in the last place 2^-24 */
+        const float shifted = f32_of_bits(magnitude) + 0.5f;
+        return sign | (uint16_t)(bits_of_f32(shifted) - 0x3f000000u);
+    }
+    return sign | (uint16_t)((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13);
+}
+
+static inline float number_at(const void *p, Number type, ptrdiff_t i) {
+    switch (type) {
+    case BF16: return bf16_to_f32(((const uint16_t *)p)[i]);
+    case F16: return f16_to_f32(((const uint16_t *)p)[i]);
+    default: return ((const float *)p)[i];
+    }
+}
+
+static inline void put_number(void *p, Number type, ptrdiff_t i, float x) {
+    switch (type) {
+    case BF16: ((uint16_t *)p)[i] = f32_to_bf16(x); break;
+    case F16: ((uint16_t *)p)[i] = f32_to_f16(x); break;
+    default: ((float *)p)[i] = x;
+    }
+}
+
+static inline size_t number_size(Number type) { return type == F32 ? 4 : 2; }
+
+#endif

@@ -1,0 +1,240 @@
+/* The merge for one instruction set; lora_merge.c includes this once for each lora_vec_*.h.
+ *
+ * W is walked in tiles of MR x NR that live in registers. For a tile, every adapter's product is summed in
+ * registers over ascending k with fused multiply-adds, and added to the tile before the next adapter begins: so W
+ * is read and written once, however many adapters there are, and every element sees exactly the operations of the
+ * plain loop, in the plain order. Vectors run along a row: no element's sum is ever split.
+ *
+ * Blocking: a block of B of at most 256 KiB stays in the L2 cache (512 KiB on an AMD EPYC, Zen 3) while strips of 64
+ * columns of A pass by; 64 columns are 4 cache lines of float W in each row touched. Blocks of half and twice the size,
+ * strips of 128 columns and the other loop order were no faster there; strips of 16 columns were 10 % slower.
+ */
+
+#define NR (NV * VW)
+
+/* One tile over all adapters. `a`: total_rank x NR and `b`: total_rank x MR, packed; `tile`: MR x NR.
+ * Returns false if a result is infinite or NaN. */
+TARGET NOINLINE static bool ISA(tile)(float *tile, const Job *job, const float *a, const float *b) {
+    const bool folded = job->mode == FAST || job->mode == BF16_FMA;
+    const ptrdiff_t n_terms = folded ? 1 : job->n_terms;
+    vec acc[MR][NV];
+    ALIGNED float total[MR * NR];
+    if (job->mode == ACCURATE) memset(total, 0, sizeof total);
+
+    for (ptrdiff_t t = 0; t < n_terms; t++) {
+        const ptrdiff_t rank = folded ? job->total_rank : job->terms[t].rank;
+        for (int i = 0; i < MR; i++)
+            for (int j = 0; j < NV; j++) acc[i][j] = v_zero();
+        UNROLL4 /* 3 to 10 % at rank 32 */
+        for (ptrdiff_t k = 0; k < rank; k++, a += NR, b += MR) {
+            vec row[NV];
+            for (int j = 0; j < NV; j++) row[j] = v_load(a + j * VW);
+            for (int i = 0; i < MR; i++) {
+                const vec factor = v_set(b[i]);
+                for (int j = 0; j < NV; j++) acc[i][j] = v_fma(factor, row[j], acc[i][j]);
+            }
+        }
+        if (job->mode == ACCURATE) {
+            const vec scale = v_set(job->terms[t].scale);
+            for (int i = 0; i < MR; i++)
+                for (int j = 0; j < NV; j++) {
+                    float *at = total + i * NR + j * VW;
+                    v_store(at, v_fma(scale, acc[i][j], v_load(at)));
+                }
+            continue;
+        }
+        if (!folded) {
+            const vec scale = v_set(job->terms[t].scale);
+            for (int i = 0; i < MR; i++)
+                for (int j = 0; j < NV; j++) acc[i][j] = v_mul(scale, acc[i][j]);
+            if (job->terms[t].b_type == BF16)
+                for (int i = 0; i < MR; i++)
+                    for (int j = 0; j < NV; j++) acc[i][j] = ISA(v_round_bf16)(acc[i][j]);
+            else if (job->terms[t].b_type == F16)
+                for (int i = 0; i < MR; i++)
+                    for (int j = 0; j < NV; j++) acc[i][j] = ISA(v_round_f16)(acc[i][j]);
+        }
+        for (int i = 0; i < MR; i++)
+            for (int j = 0; j < NV; j++) acc[i][j] = v_add(v_load(tile + i * NR + j * VW), acc[i][j]);
+        if (job->w_type == BF16)
+            for (int i = 0; i < MR; i++)
+                for (int j = 0; j < NV; j++) acc[i][j] = ISA(v_round_bf16)(acc[i][j]);
+        else if (job->w_type == F16)
+            for (int i = 0; i < MR; i++)
+                for (int j = 0; j < NV; j++) acc[i][j] = ISA(v_round_f16)(acc[i][j]);
+        for (int i = 0; i < MR; i++)
+            for (int j = 0; j < NV; j++) v_store(tile + i * NR + j * VW, acc[i][j]);
+    }
+    if (job->mode == ACCURATE)
+        for (int i = 0; i < MR; i++)
+            for (int j = 0; j < NV; j++) {
+                float *at = tile + i * NR + j * VW;
+                vec w = v_add(v_load(at), v_load(total + i * NR + j * VW));
+                if (job->w_type == BF16) w = ISA(v_round_bf16)(w);
+                if (job->w_type == F16) w = ISA(v_round_f16)(w);
+                v_store(at, w);
+            }
+
+    vec check = v_zero(); /* stays 0 unless a value times 0 is NaN */
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < NV; j++) check = v_add(check, v_mul(v_load(tile + i * NR + j * VW), v_zero()));
+    float lanes[VW];
+    v_store(lanes, check);
+    bool finite = true;
+    for (int j = 0; j < VW; j++) finite = finite && lanes[j] == 0.0f;
+    return finite;
+}
+
+/* n numbers from p[at] on, as floats. Inlined where n is a constant, so that no loop and no call is left. */
+TARGET static inline void ISA(widen)(float *out, const void *p, Number type, ptrdiff_t at, ptrdiff_t n) {
+    const uint16_t *half = (const uint16_t *)p + at;
+    ptrdiff_t i = 0;
+    if (type == F32)
+        for (; i + VW <= n; i += VW) v_store(out + i, v_load((const float *)p + at + i));
+    else if (type == BF16)
+        for (; i + VW <= n; i += VW) v_store(out + i, ISA(v_load_bf16)(half + i));
+    else
+        for (; i + VW <= n; i += VW) v_store(out + i, ISA(v_load_f16)(half + i));
+    for (; i < n; i++) out[i] = number_at(p, type, at + i);
+}
+
+/* n floats to p[at] on. They are rounded to its type already. */
+TARGET static inline void ISA(narrow)(void *p, Number type, ptrdiff_t at, const float *in, ptrdiff_t n) {
+    uint16_t *half = (uint16_t *)p + at;
+    ptrdiff_t i = 0;
+    if (type == F32)
+        for (; i + VW <= n; i += VW) v_store((float *)p + at + i, v_load(in + i));
+    else if (type == BF16)
+        for (; i + VW <= n; i += VW) ISA(v_store_bf16)(half + i, v_load(in + i));
+    else
+        for (; i + VW <= n; i += VW) ISA(v_store_f16)(half + i, v_load(in + i));
+    for (; i < n; i++) put_number(p, type, at + i, in[i]);
+}
+
+/* B's rows from `row` on, as total_rank x MR; rows past `end` are zeros. */
+TARGET NOINLINE static void ISA(pack_b)(float *packed, const Job *job, ptrdiff_t row, ptrdiff_t end) {
+    enum { CHUNK = 64 };
+    float some[CHUNK];
+    for (ptrdiff_t t = 0; t < job->n_terms; packed += job->terms[t].rank * MR, t++) {
+        const Term *term = &job->terms[t];
+        for (ptrdiff_t i = 0; i < MR; i++)
+            for (ptrdiff_t k = 0; k < term->rank; k += CHUNK) {
+                const ptrdiff_t n = term->rank - k < CHUNK ? term->rank - k : CHUNK;
+                if (row + i < end) ISA(widen)(some, term->b, term->b_type, (row + i) * term->rank + k, n);
+                else memset(some, 0, sizeof some);
+                if (job->mode == FAST || job->mode == BF16_FMA)
+                    for (ptrdiff_t j = 0; j < n; j++) some[j] *= term->scale;
+                if (job->mode == BF16_FMA)
+                    for (ptrdiff_t j = 0; j < n; j++) some[j] = bf16_to_f32(f32_to_bf16(some[j]));
+                for (ptrdiff_t j = 0; j < n; j++) packed[(k + j) * MR + i] = some[j];
+            }
+    }
+}
+
+/* A's columns from `col` on, as total_rank x NR; columns past the last are zeros. */
+TARGET NOINLINE static void ISA(pack_a)(float *packed, const Job *job, ptrdiff_t col) {
+    const ptrdiff_t width = job->cols - col;
+    for (ptrdiff_t t = 0; t < job->n_terms; t++) {
+        const Term *term = &job->terms[t];
+        for (ptrdiff_t k = 0; k < term->rank; k++, packed += NR) {
+            const ptrdiff_t at = k * job->cols + col;
+            if (width >= NR) {
+                ISA(widen)(packed, term->a, term->a_type, at, NR); /* a constant: no loop is left */
+            } else {
+                memset(packed, 0, NR * sizeof *packed);
+                ISA(widen)(packed, term->a, term->a_type, at, width);
+            }
+            if (job->mode == BF16_FMA)
+                for (ptrdiff_t j = 0; j < NR; j++) packed[j] = bf16_to_f32(f32_to_bf16(packed[j]));
+        }
+    }
+}
+
+/* W's tile at (row, col): `rows` rows of `width` columns, the rest zeros. */
+TARGET static inline void ISA(load_tile)(float *tile, const Job *job, ptrdiff_t row, ptrdiff_t col, ptrdiff_t rows,
+                                         ptrdiff_t width) {
+    for (ptrdiff_t i = 0; i < rows; i++)
+        ISA(widen)(tile + i * NR, job->w, job->w_type, (row + i) * job->cols + col, width);
+}
+
+TARGET static inline void ISA(store_tile)(const float *tile, const Job *job, ptrdiff_t row, ptrdiff_t col,
+                                          ptrdiff_t rows, ptrdiff_t width) {
+    for (ptrdiff_t i = 0; i < rows; i++)
+        ISA(narrow)(job->w, job->w_type, (row + i) * job->cols + col, tile + i * NR, width);
+}
+
+/* A tile at the right or lower edge. */
+TARGET NOINLINE static bool ISA(edge)(const Job *job, ptrdiff_t row, ptrdiff_t col, ptrdiff_t rows, ptrdiff_t width,
+                                      const float *a, const float *b) {
+    ALIGNED float tile[MR * NR] = {0};
+    ISA(load_tile)(tile, job, row, col, rows, width);
+    const bool finite = ISA(tile)(tile, job, a, b);
+    ISA(store_tile)(tile, job, row, col, rows, width);
+    return finite;
+}
+
+TARGET NOINLINE static bool ISA(inner)(const Job *job, ptrdiff_t row, ptrdiff_t col, const float *a, const float *b) {
+    ALIGNED float tile[MR * NR];
+    ISA(load_tile)(tile, job, row, col, MR, NR);
+    const bool finite = ISA(tile)(tile, job, a, b);
+    ISA(store_tile)(tile, job, row, col, MR, NR);
+    return finite;
+}
+
+/* Rows of B in a block: as many as 256 KiB hold, from 16 to 128 tiles' worth. */
+TARGET static ptrdiff_t ISA(block_rows)(const Job *job) {
+    const ptrdiff_t tiles = (256 << 10) / (4 * MR * job->total_rank);
+    return MR * (tiles < 16 ? 16 : tiles > 128 ? 128 : tiles);
+}
+
+enum { ISA(STRIP) = NR < 64 ? 64 / NR : 1 }; /* tiles side by side in a strip */
+
+/* All of A, and a block of B. A is packed whole, once: a strip of it at a time would touch as many pages as there
+ * are ranks, for four cache lines each, again for every block of rows. */
+TARGET static ptrdiff_t ISA(scratch_floats)(const Job *job) {
+    return job->total_rank * (ISA(block_rows)(job) + (job->cols + NR - 1) / NR * NR);
+}
+
+TARGET static bool ISA(merge)(const Job *job) {
+    const ptrdiff_t block = ISA(block_rows)(job), rank = job->total_rank;
+    float *b = job->scratch, *a = b + rank * block;
+    const size_t size = number_size(job->w_type);
+    bool finite = true;
+
+    for (ptrdiff_t col = 0; col < job->cols; col += NR) ISA(pack_a)(a + col * rank, job, col);
+    for (ptrdiff_t top = job->row_begin; top < job->row_end; top += block) {
+        const ptrdiff_t bottom = top + block < job->row_end ? top + block : job->row_end;
+        for (ptrdiff_t row = top; row < bottom; row += MR) ISA(pack_b)(b + (row - top) * rank, job, row, bottom);
+        for (ptrdiff_t left = 0; left < job->cols; left += ISA(STRIP) * NR) {
+            for (ptrdiff_t row = top; row < bottom; row += MR) {
+                const ptrdiff_t rows = bottom - row < MR ? bottom - row : MR;
+                for (ptrdiff_t col = left; col < left + ISA(STRIP) * NR && col < job->cols; col += NR) {
+                    /* the rows of the next tile lie pages apart: the hardware does not foresee them */
+                    for (ptrdiff_t i = row + MR; i < bottom && i < row + 2 * MR; i++)
+                        for (size_t byte = 0; byte < NR * size; byte += 64)
+                            PREFETCH((const char *)job->w + (size_t)(i * job->cols + col) * size + byte);
+                    const ptrdiff_t width = job->cols - col < NR ? job->cols - col : NR;
+                    const float *a_tile = a + col * rank, *b_tile = b + (row - top) * rank;
+                    if (rows == MR && width == NR) finite &= ISA(inner)(job, row, col, a_tile, b_tile);
+                    else finite &= ISA(edge)(job, row, col, rows, width, a_tile, b_tile);
+                }
+            }
+        }
+    }
+    return finite;
+}
+
+#undef ISA
+#undef TARGET
+#undef VW
+#undef NV
+#undef MR
+#undef NR
+#undef vec
+#undef v_zero
+#undef v_set
+#undef v_load
+#undef v_store
+#undef v_fma
+#undef v_mul
+#undef v_add

@@ -1,0 +1,18 @@
+"""Every test of the merge runs over each version of it that this machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from onebit.kernels.lora import fused
+
+Merge = Callable[..., bool]
+
+
+@pytest.fixture(params=fused.variants())
+def merge(request: pytest.FixtureRequest) -> Merge:
+    """`fused.merge` with its variant fixed: the instruction sets of this processor, portable C, Python."""
+    return partial(fused.merge, variant=request.param)
