@@ -42,7 +42,7 @@ docs: $(VENV)/.installed
 	$(BIN)/python docs/make_reference.py
 
 constraints: $(VENV)/.installed
-	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > constraints.txt # any build of torch will do
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
