@@ -16,6 +16,9 @@ _SIZES = (100, 1_000, 10_000, 50_000)
 def gate(
     waiters: Annotated[int, typer.Option("--waiters", "-n", min=10, max=100_000, help="Requests that wait.")] = 2_000,
     rounds: Annotated[int, typer.Option("--rounds", min=1, max=1_000, help="Interleaved rounds.")] = 9,
+    fast_loop: Annotated[
+        bool, typer.Option("--uvloop", help="On uvloop, as the server, not on asyncio's own loop.")
+    ] = False,
     md: Annotated[bool, typer.Option("--md", help="Print Markdown, for pasting.")] = False,
 ) -> None:
     """Measure the admission gate: admissions a second, beside a bare line, anyio's and a broadcast gate.
@@ -37,7 +40,7 @@ def gate(
     from onebit.commands.bench_table import print_table
 
     with console.err().status("measuring the gate…"):
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop if fast_loop else None) as runner:
             found = runner.run(bench.measure(waiters, rounds, list(bench.CONTENDERS)))
             growth = {
                 size: runner.run(bench.measure(size, max(1, rounds // 3), ["onebit", bench.FIFO])) for size in _SIZES

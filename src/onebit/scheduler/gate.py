@@ -140,7 +140,7 @@ class Gate:
         running, line, key = model.running, model.line, lease.ask.key
         model.releases.append(now)
         model.served[lease.tier] = now
-        free_again = self.caps.ended(key)
+        free_again = key in self.caps.limits and self.caps.ended(key)
         if not line.size or not self._hand_on(model, claim):
             del running[claim.id]
             model.slots.release(claim)
@@ -173,7 +173,10 @@ class Gate:
         if future is None or future.done() or not model.slots.hand_over(claim, lease.ask.need):
             line.put_back(lease)
             return False
-        self._begin(model, lease, claim)
+        lease.claim = claim  # as _begin
+        model.running[claim.id] = lease
+        if lease.ask.key in self.caps.limits:
+            self.caps.began(lease.ask.key)
         future.set_result(None)
         return True
 
