@@ -81,6 +81,9 @@ class _Snapshot(Collector):
         ledger = self._cards.ledger
         loaded = GaugeMetricFamily("onebit_model_loaded", "1 while the model is in memory", labels=["model"])
         held = GaugeMetricFamily("onebit_model_bytes", "Memory set aside for a model", labels=["model", "pool"])
+        measured = GaugeMetricFamily(
+            "onebit_model_measured_bytes", "Memory a model was last seen to need", labels=["model", "pool"]
+        )
         total = GaugeMetricFamily("onebit_memory_total_bytes", "Memory that may be used", labels=["pool"])
         reserved = GaugeMetricFamily("onebit_memory_reserved_bytes", "Memory set aside", labels=["pool"])
         loads = CounterMetricFamily("onebit_model_loads", "Loads that succeeded", labels=["model"])
@@ -95,6 +98,8 @@ class _Snapshot(Collector):
             loaded.add_metric([model.name], model.residency is Residency.RESIDENT)
             for pool, size in ledger.held(model.name).items():
                 held.add_metric([model.name, pool], size)
+            for pool, size in model.measured.items():
+                measured.add_metric([model.name, pool], size)
         for pool, size in ledger.used().items():
             total.add_metric([pool], ledger.totals[pool])
             reserved.add_metric([pool], size)
@@ -104,4 +109,4 @@ class _Snapshot(Collector):
             failures.add_metric([name], counts.failed)
         for (name, reason, tier, wanted), number in self._cards.history.unloads.items():
             unloads.add_metric([name, reason, tier, wanted], number)
-        return (loaded, held, total, reserved, loads, seconds, failures, unloads)
+        return (loaded, held, measured, total, reserved, loads, seconds, failures, unloads)

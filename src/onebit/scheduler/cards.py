@@ -123,6 +123,7 @@ class Cards:
         """What it really holds, by pool: that is what the next load reserves, too."""
         model = self.gate.models[name]
         if model.residency in (Residency.RESIDENT, Residency.LOADING):
+            model.measured = dict(held)
             self.ledger.correct(name, held)
             model.needs = {pool: min(size, self.ledger.totals[pool]) for pool, size in {**model.needs, **held}.items()}
             self.rearrange()
@@ -146,6 +147,7 @@ class Cards:
         model = self.gate.models[name]
         model.step(Step.GONE)
         model.absent_since = self.gate.clock()
+        model.measured = {}
         self.ledger.release(name)
         if model.leaving_for_good:
             self._forget(model)

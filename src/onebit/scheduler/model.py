@@ -53,6 +53,7 @@ class Model:
         self.idle_since = -inf
         self.absent_since = -inf
         self.load_seconds = 1.0
+        self.measured: dict[str, int] = {}  # bytes by pool that it was last seen to hold
         self.asked_at: float | None = None  # by the operator, to be loaded without a request
         self.failures = 0
         self.cool_until = -inf
