@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from onebit.offer import Offer
     from onebit.serve import Server
 
 
@@ -28,6 +29,20 @@ def show_warnings(warnings: Sequence[str]) -> None:
 
     for warning in warnings:
         console.err().print(Text.assemble(("warning: ", "yellow"), warning))
+
+
+def show_builds(offers: Sequence[Offer]) -> None:
+    """Which llama-server each engine runs on, and why that one; each build once."""
+    engines: dict[Path, list[str]] = {}
+    origins: dict[Path, str] = {}
+    for offer in offers:
+        for spec in offer.plan.engines:
+            name = f"engine {spec.name}" if len(offers) == 1 else f"{offer.name} on {spec.name}"
+            engines.setdefault(spec.build.path, []).append(name)
+            origins[spec.build.path] = spec.build.origin
+    for path, names in engines.items():
+        said = f"{', '.join(names)}:\n  {home_as_tilde(path)}\n  ({origins[path]})"
+        console.err().print(said, style="dim", soft_wrap=True, markup=False)
 
 
 def show_draining(slots: int) -> None:

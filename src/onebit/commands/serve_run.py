@@ -29,7 +29,7 @@ def run(given: dict[str, Any], file: Path | None) -> int:
     import anyio
 
     from onebit.commands import console
-    from onebit.commands.serve_display import home_as_tilde, show_draining, show_start, show_warnings
+    from onebit.commands.serve_display import show_builds, show_draining, show_start, show_warnings
     from onebit.commands.serve_log import server_log
     from onebit.config.load import check_config
     from onebit.engines.run_folder import run_folder
@@ -43,10 +43,7 @@ def run(given: dict[str, Any], file: Path | None) -> int:
     listener = listen(checked.config.host, checked.config.port)
     start = propose(checked, {}, at_start=True)
     show_warnings(start.warnings)
-    for offer in start.offers:
-        for spec in offer.plan.engines:
-            where = f"{offer.name}, engine {spec.name}: {home_as_tilde(spec.build.path)}\n  ({spec.build.origin})"
-            console.err().print(where, style="dim", soft_wrap=True, markup=False)
+    show_builds(start.offers)
 
     def again(offers: Mapping[str, Offer]) -> Proposal:
         return propose(check_config(file, given), offers, at_start=False)
