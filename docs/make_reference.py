@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from onebit.config.adapters_section import AdapterEntry
 from onebit.config.keys_section import KeyEntry
 from onebit.config.model_settings import ModelSettings
 from onebit.config.models_section import EngineEntry, ModelEntry
@@ -55,6 +56,7 @@ COMMANDS = (
     ("lora", "merge"),
     ("lora", "show"),
     ("lora", "diff"),
+    ("lora", "explain"),
 )
 
 
@@ -106,11 +108,15 @@ def settings() -> str:
             "  small: {path: tiny.gguf, device: cpu, parallel: 4, ctx_size: 2048, idle_unload: 10m}",
             "```",
             "",
-            *_table({name: ModelEntry.model_fields[name] for name in ("path", "engines")}),
+            *_table({name: ModelEntry.model_fields[name] for name in ("path", "engines", "adapters", "max_adapters")}),
             "",
             "Each of `engines` has:",
             "",
             *_table(EngineEntry.model_fields),
+            "",
+            "Each of `adapters` ([adapters.md](adapters.md)) has a name of letters, digits, `_`, `.` and `-`, and:",
+            "",
+            *_table(AdapterEntry.model_fields),
             "",
         ]
     )

@@ -68,7 +68,7 @@ def test_what_the_example_config_leaves_out_is_valid_too(tmp_path: Path) -> None
     whole = re.sub(r"^#(?=\w|  )", "", text, flags=re.MULTILINE)
     assert whole.count("\n#\n") == text.count("\n#\n") and whole != text
     (tmp_path / "onebit.yaml").write_text(whole)
-    for name in ("qwen.gguf", "members.key"):
+    for name in ("qwen.gguf", "members.key", "pirate.gguf"):
         (tmp_path / name).touch()
     config = load({}, tmp_path / "onebit.yaml")
     assert [key.name for key in config.keys] == ["shop", "members"]

@@ -19,6 +19,7 @@ from onebit.commands import (
     engine_logs,
     engines,
     lora,
+    lora_explain,
     models,
     reload,
     serve,
@@ -72,6 +73,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(engines.app, name="engines")
 app.add_typer(models.app, name="models")
 app.add_typer(embed.app, name="embed")
+lora.app.command("explain")(lora_explain.explain)
 app.add_typer(lora.app, name="lora")
 
 

@@ -13,7 +13,7 @@ from onebit.engines.log_files import log_file
 from onebit.engines.state import State
 from onebit.engines.supervisor import Engine, Patience
 from onebit.memory.arbiter import Home
-from onebit.offer import Offer
+from onebit.offer import Offer, adapters_of
 from onebit.router.pool import Pool
 
 _log = logging.getLogger("onebit.engines")
@@ -50,7 +50,7 @@ class Fleet:
             )
             for spec in offer.plan.engines
         }
-        return Pool(offer.name, offer.plan.context, int(time.time()), engines)
+        return Pool(offer.name, offer.plan.context, int(time.time()), engines, adapters_of(offer))
 
     def add(self, pool: Pool) -> None:
         """A model more. One of this name that has not quite left stays until it has."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onebit.config.model_settings import ModelSettings
 from onebit.config.schema import ServedModel
+from onebit.engines.choice import about, check_choice
 from onebit.engines.plan import Find, Plan, plan
 from onebit.errors import ConfigError, ProfileError
 from onebit.memory.estimate import estimate
@@ -16,7 +17,9 @@ from onebit.memory.pools import pool_of
 from onebit.memory.rooms import Room
 from onebit.models.fingerprint import fingerprint
 from onebit.models.gguf_file import ModelInfo, inspect
+from onebit.router.adapters import Adapters, NamedAdapter
 from onebit.router.pool import view_of
+from onebit.router.suit import Suits
 from onebit.scheduler.model import ModelSpec
 from onebit.scheduler.profile import Grid
 from onebit.scheduler.profile_file import find, key_of, read
@@ -38,9 +41,11 @@ def prepare(served: ServedModel, resolve: Callable[[str], Path], find: Find, cor
     """Fetch the model, read its header, decide its engines. Raises OnebitError with the place in the config."""
     with served.placed():
         info = inspect(resolve(served.settings.model))
-        decided = plan(served.settings, info, find, inspect, cores)
+    choice = check_choice(served.adapters, info, inspect)  # each has a place of its own
+    with served.placed():
+        decided = plan(served.settings, info, find, inspect, cores, choice)
         first = decided.engines[0]
-        files = [adapter.path for adapter in first.adapters]
+        files = [adapter.path for adapter in (*first.adapters, *first.choice)]
         if first.draft is not None and first.draft.model is not None:
             files.append(first.draft.model)
         beside = tuple(inspect(file) for file in files)
@@ -63,6 +68,21 @@ def _grid(settings: ModelSettings, decided: Plan) -> Grid | None:
                 hint=f"measured: {profile.key.first} + {profile.key.second}; now: {key.first} + {key.second}",
             )
     return None if profile is None else profile.grid(first.draft.length if first.draft is not None else 0)
+
+
+def adapters_of(offer: Offer) -> Adapters | None:
+    """The adapters that requests may choose, as the router knows them; None: there are none."""
+    listed = offer.served.adapters
+    if not listed:
+        return None
+    always = offer.plan.engines[0].adapters
+    files = offer.beside[len(always) :]  # in this order: those for every request, those to choose from, a drafter
+    named = [
+        NamedAdapter(number, one.name, one.scale, about(one, file))
+        for number, (one, file) in enumerate(zip(listed, files, strict=False), len(always))
+    ]
+    suits = Suits([adapter.about for adapter in named])
+    return Adapters(offer.name, [adapter.scale for adapter in always], named, suits)
 
 
 def distinct(offers: Sequence[Offer]) -> None:

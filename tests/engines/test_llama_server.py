@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from onebit.engines.device import Device, DeviceKind
+import pytest
+
+from onebit.engines.device import Build, Device, DeviceKind
 from onebit.engines.llama_server import Address, address_for, arguments, environment
 from onebit.engines.spec import Adapter, Draft, DraftKind
-from tests.engines.specs import CARD_BUILD, spec
+from tests.engines.specs import CARD_BUILD, CPU_BUILD, spec
 
 SOCKET = Address(Path("/run/x.sock"))
 
@@ -72,3 +74,16 @@ def test_the_key_is_in_the_environment_and_nowhere_else() -> None:
     env = environment(spec(), "new", base)
     assert env == {"PATH": "/bin", "LLAMA_API_KEY": "new"}
     assert not any("new" in arg or "secret" in arg for arg in arguments(spec(), SOCKET))
+
+
+@pytest.mark.parametrize("build", [CPU_BUILD, CARD_BUILD])
+def test_adapters_to_choose_from_wait_at_scale_zero_and_no_prompt_is_kept_without_its_set(build: Build) -> None:
+    """llama-server's cache in main memory does not know which adapters a prompt was computed with."""
+    device = Device(DeviceKind.CPU if build is CPU_BUILD else DeviceKind.VULKAN)
+    chosen = (Adapter(Path("/b.gguf"), 0.5), Adapter(Path("/c.gguf")))
+    args = arguments(
+        spec(build=build, device=device, adapters=(Adapter(Path("/a.gguf"), 2.0),), choice=chosen), Address(port=0)
+    )
+    loras = [args[i + 1] for i, arg in enumerate(args) if arg == "--lora-scaled"]
+    assert loras == ["/a.gguf:2", "/b.gguf:0", "/c.gguf:0"]
+    assert args[args.index("--cache-ram") + 1] == "0"

@@ -15,7 +15,10 @@ from onebit.commands.tables import plain_table, plain_text, print_table
 if TYPE_CHECKING:
     from onebit.kernels.lora.adapter import Adapter
 
-app = typer.Typer(help="LoRA adapters: merging them into a model, and what is in one.", no_args_is_help=True)
+app = typer.Typer(
+    help="LoRA adapters: merging, comparing, and which one a message chooses.",
+    no_args_is_help=True,
+)
 
 _MODES = {"exact": "EXACT", "accurate": "ACCURATE", "fast": "FAST", "bf16": "BF16"}
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

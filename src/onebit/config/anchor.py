@@ -17,7 +17,19 @@ def anchored(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         fixed["keys"] = [_anchor(key, folder) if isinstance(key, dict) else key for key in keys]
     if isinstance(models := settings.get("models"), dict):
         fixed["models"] = {
-            n: _anchor(model, folder) if isinstance(model, dict) else model for n, model in models.items()
+            n: _anchor_model(model, folder) if isinstance(model, dict) else model for n, model in models.items()
+        }
+    return fixed
+
+
+def _anchor_model(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    fixed = _anchor(settings, folder)
+    if isinstance(adapters := settings.get("adapters"), dict):
+        fixed["adapters"] = {
+            name: {**entry, "path": _below(entry["path"], folder)}
+            if isinstance(entry, dict) and isinstance(entry.get("path"), str)
+            else entry
+            for name, entry in adapters.items()
         }
     return fixed
 

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from onebit.config import yaml_file
+from onebit.config.adapters_section import AdapterEntry
 from onebit.config.anchor import anchored
 from onebit.config.keys import Key, key_warnings, read_keys
 from onebit.config.keys_section import KeyEntry
@@ -92,12 +93,14 @@ def _problem(error: Any, source: Source) -> str:
     return f"{place}: {message[:1].lower()}{message[1:]}"
 
 
-def _section(loc: Loc) -> type[ServeConfig | ModelEntry | KeyEntry | EngineEntry]:
+def _section(loc: Loc) -> type[ServeConfig | ModelEntry | KeyEntry | EngineEntry | AdapterEntry]:
     """What the setting at `loc` is a setting of."""
     if len(loc) == 1:
         return ServeConfig
     if loc[0] == "keys":
         return KeyEntry
+    if "adapters" in loc[2:3] and len(loc) > 4:
+        return AdapterEntry
     return EngineEntry if "engines" in loc[2:-1] else ModelEntry
 
 

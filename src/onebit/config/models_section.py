@@ -7,8 +7,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from onebit.config.adapters_section import MAX_ADAPTERS, AdapterEntry, AdapterName, ListedAdapter
 from onebit.config.model_settings import MAX_ENGINES, EngineDefaults, Layers, ModelSettings, Slots, Threads
 from onebit.config.problems import problems
+from onebit.config.source import Source
 from onebit.config.types import DeviceName, ModelPath
 
 _PER_ENGINE = ("parallel", "n_gpu_layers", "threads")
@@ -37,6 +39,14 @@ class ModelEntry(EngineDefaults):
             description="its engines instead of `device` and `parallel`; two with `adaptive_at`: first and overflow",
         ),
     ] = None
+    adapters: Annotated[
+        dict[AdapterName, AdapterEntry],
+        Field(max_length=MAX_ADAPTERS, description="LoRA adapters that a request may choose, by name"),
+    ] = {}  # noqa: RUF012  pydantic copies it
+    max_adapters: Annotated[
+        int,
+        Field(ge=1, le=MAX_ADAPTERS, description="adapters each of its engines may hold in memory (default 64)"),
+    ] = 64
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -52,11 +62,28 @@ class ModelEntry(EngineDefaults):
                 name = "adaptive_at" if "adaptive_at" in said else "adaptive"
                 count = len(self.engines)
                 wrong.append(((name,), f"it takes two engines, the first and the overflow; there are {count}"))
+        if len(self.adapters) > self.max_adapters:
+            wrong.append(
+                (
+                    ("adapters",),
+                    f"{len(self.adapters)} adapters, and an engine holds all of them in memory at once:"
+                    f" at most {self.max_adapters} unless max_adapters says more",
+                )
+            )
         if self.pin and self.idle_unload is not None:
             wrong.append((("idle_unload",), "a pinned model never leaves: choose pin or idle_unload"))
         if wrong:
             raise problems("model", wrong)
         return self
+
+    def listed(self, name: str, source: Source) -> tuple[ListedAdapter, ...]:
+        """Its adapters, each with its place in the config file."""
+        return tuple(
+            ListedAdapter(
+                adapter, entry.path, entry.scale, entry.about, source.place(("models", name, "adapters", adapter))
+            )
+            for adapter, entry in self.adapters.items()
+        )
 
     def over(self, name: str, defaults: EngineDefaults) -> ModelSettings:
         """The whole of it: what this entry says, over `defaults`."""

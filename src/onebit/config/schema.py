@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, model_validator
 
+from onebit.config.adapters_section import ListedAdapter
 from onebit.config.keys_section import KeyEntry, unique_names
 from onebit.config.model_settings import ModelSettings
 from onebit.config.models_section import ModelEntry
@@ -35,6 +36,7 @@ class ServedModel:
     name: str  # as clients call it; of `--model` without an alias, a guess until the file is there
     settings: ModelSettings
     place: str = field(default="", compare=False)  # where the file sets it: "onebit.yaml:9: models.chat"
+    adapters: tuple[ListedAdapter, ...] = ()  # those that a request may choose
 
     @contextmanager
     def placed(self) -> Iterator[None]:
@@ -135,7 +137,12 @@ class ServeConfig(ModelSettings):
         """The models to serve: those of `models:`, or the one of `--model`, which is loaded at once and stays."""
         if self.models:
             return tuple(
-                ServedModel(name, entry.over(name, self), self._source.place(("models", name)))
+                ServedModel(
+                    name,
+                    entry.over(name, self),
+                    self._source.place(("models", name)),
+                    entry.listed(name, self._source),
+                )
                 for name, entry in self.models.items()
             )
         values = {name: getattr(self, name) for name in ModelSettings.model_fields}

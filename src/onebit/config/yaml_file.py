@@ -53,6 +53,11 @@ def _text(file: Path) -> str:
         raise ConfigError(f"cannot read config file {file}: {error}") from None
 
 
+def _holds_names(loc: Loc) -> bool:
+    """Do names that the user has made up stand there, and no settings?"""
+    return loc == ("models",) or (len(loc) == 3 and loc[0] == "models" and loc[2] == "adapters")
+
+
 class _Outline:
     """Walks the composed tree, before it is made into values: a dict has forgotten lines and duplicates."""
 
@@ -83,7 +88,7 @@ class _Outline:
             if not isinstance(key, yaml.ScalarNode):
                 self.wrong.append((line, "the name of a setting is plain text"))
                 continue
-            if loc != ("models",):  # YAML users write what they see in --help, too: ctx-size for ctx_size
+            if not _holds_names(loc):  # YAML users write what they see in --help, too: ctx-size for ctx_size
                 key.value = key.value.replace("-", "_")
             key.tag = _TEXT
             name = key.value

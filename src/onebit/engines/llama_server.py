@@ -54,6 +54,8 @@ def arguments(spec: EngineSpec, address: Address) -> list[str]:
         *_prompt_cache(spec),
         *_draft(spec),
         *(arg for a in spec.adapters for arg in ("--lora-scaled", f"{a.path}:{a.scale:g}")),
+        # Scale 0 until a request asks: --lora-init-without-apply applies them all the same in this version.
+        *(arg for a in spec.choice for arg in ("--lora-scaled", f"{a.path}:0")),
         *(("--embeddings",) if spec.embeddings else ()),
         *(("--pooling", spec.pooling) if spec.embeddings and spec.pooling else ()),
         "--metrics",  # the router asks how many requests are in work after a client left
@@ -66,9 +68,12 @@ def _prompt_cache(spec: EngineSpec) -> list[str]:
 
     By default they grow to 8 GiB (an engine of 28 MiB held 99 after 16 prompts of 400 tokens, 36 without); the slots
     keep the prompts of their last conversations all the same. `-- --cache-ram MIB` wins.
+
+    Nor where requests choose adapters: llama-server does not note which set a prompt kept there was computed with, and
+    takes it for any other set (llama.cpp#26207).
     """
     found = spec.build.device_for(spec.device)
-    return ["--cache-ram", "0"] if found is None or found.software else []
+    return ["--cache-ram", "0"] if spec.choice or found is None or found.software else []
 
 
 def environment(spec: EngineSpec, api_key: str, base: Mapping[str, str]) -> dict[str, str]:

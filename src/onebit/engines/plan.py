@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onebit.config.model_settings import ModelSettings
 from onebit.config.types import lora_parts
+from onebit.engines.choice import check_args_beside_choice
 from onebit.engines.device import Build, Device, DeviceKind
 from onebit.engines.spec import Adapter, Draft, DraftKind, EngineSpec
 from onebit.errors import ConfigError, ModelFileError, NoBuild
@@ -44,14 +45,21 @@ class Plan:
 
 
 def plan(
-    settings: ModelSettings, info: ModelInfo, find: Find, inspect: Callable[[Path], ModelInfo], cores: int
+    settings: ModelSettings,
+    info: ModelInfo,
+    find: Find,
+    inspect: Callable[[Path], ModelInfo],
+    cores: int,
+    choice: tuple[Adapter, ...] = (),
 ) -> Plan:
-    """Decide the engines. `cores`: CPU cores this process may use.
+    """Decide the engines. `cores`: CPU cores this process may use; `choice`: adapters that requests may choose.
 
     Raises ConfigError (settings that contradict each other or the model), ModelFileError, NoBuild.
     """
     _check_model(info)
     _check_engine_args(settings)
+    if choice:
+        check_args_beside_choice(settings.engine_args)
     draft = _draft(settings, info, inspect)
     adapters = _adapters(settings, info, inspect)
     context = _context(settings, info)
@@ -79,6 +87,7 @@ def plan(
                 gpu_layers=gpu_layers[rank],
                 draft=drafts,
                 adapters=adapters,
+                choice=choice,
                 embeddings=embeddings,
                 pooling=None if info.embedding else "mean",  # an embedding model says itself how it pools
                 extra=settings.engine_args,

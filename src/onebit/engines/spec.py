@@ -48,7 +48,8 @@ class EngineSpec:
     threads: int
     gpu_layers: int | None = None  # None: all of them on a GPU, none on the CPU
     draft: Draft | None = None
-    adapters: tuple[Adapter, ...] = ()
+    adapters: tuple[Adapter, ...] = ()  # applied to every request
+    choice: tuple[Adapter, ...] = ()  # loaded beside them, applied where a request asks for it
     embeddings: bool = False
     pooling: str | None = None  # how token vectors become one, where the model does not say
     extra: tuple[str, ...] = ()  # the user's own arguments, passed on untouched

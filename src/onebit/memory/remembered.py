@@ -37,7 +37,7 @@ def key_of(spec: EngineSpec) -> str | None:
     draft = spec.draft
     files = [
         spec.model,
-        *(adapter.path for adapter in spec.adapters),
+        *(adapter.path for adapter in (*spec.adapters, *spec.choice)),
         *([draft.model] if draft and draft.model else []),
     ]
     found = spec.build.device_for(spec.device)

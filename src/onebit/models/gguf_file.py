@@ -57,6 +57,8 @@ class ModelInfo:
     embedding: bool  # answers /v1/embeddings rather than chat
     split_count: int  # files it consists of
     sizes: Sizes = field(default_factory=Sizes)  # the rest of what its engine will need memory for
+    description: str | None = None  # what its maker says of it
+    invoked: bool = False  # an adapter that begins at some words of the prompt (aLoRA), not at its first token
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ def _inspect(path: Path) -> ModelInfo:
             lambda key: _numbers(first, f"{architecture}.{key}"),
             ((tensor.name, tensor.type_name, tensor.bytes) for tensor in tensors),
         ),
+        description=plain(" ".join(_text(first, "general.description").split())) or None,
+        invoked="adapter.alora.invocation_tokens" in first.fields,
     )
 
 

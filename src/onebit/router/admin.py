@@ -35,9 +35,8 @@ class Admin:
         """`path` is one of PATHS."""
         match path:
             case "/v1/models":
-                await reply.json(
-                    200, {"object": "list", "data": [_openai_model(pool) for pool in self._pools.values()]}
-                )
+                data = [model for pool in self._pools.values() for model in _openai_models(pool)]
+                await reply.json(200, {"object": "list", "data": data})
             case "/v1/engines":
                 await reply.json(200, self.engines())
             case "/metrics":
@@ -116,11 +115,15 @@ def _engine(engine: Engine, view: EngineView) -> dict[str, Any]:
     }
 
 
-def _openai_model(pool: Pool) -> dict[str, Any]:
-    return {
-        "id": pool.model,
-        "object": "model",
-        "created": pool.created,
-        "owned_by": "onebit",
-        "meta": {"n_ctx": pool.context},
-    }
+def _openai_models(pool: Pool) -> list[dict[str, Any]]:
+    """The model, and its adapters as models of their own, which name it as their `parent` (vLLM's word)."""
+    model = {"id": pool.model, "object": "model", "created": pool.created, "owned_by": "onebit"}
+    meta = {"n_ctx": pool.context}
+    listed = pool.adapters.listed.values() if pool.adapters is not None else ()
+    return [
+        {**model, "meta": meta},
+        *(
+            {**model, "id": f"{pool.model}:{s.name}", "parent": pool.model, "meta": {**meta, "about": s.about}}
+            for s in listed
+        ),
+    ]

@@ -25,6 +25,7 @@ from onebit.errors import (
     QueueFull,
     UnknownPath,
 )
+from onebit.router.adapters import Adapters
 from onebit.router.admin import PATHS, Admin
 from onebit.router.endpoints import ENDPOINTS
 from onebit.router.journal import Entry
@@ -103,8 +104,11 @@ class App:
             self._held += len(body)
             entry = Entry(request_id.decode(), path, who.name, began=monotonic())
             try:
-                call = read_call(endpoint, body, self.pools, headers.get(b"x-session-id", b"").decode("latin-1"))
+                session = headers.get(b"x-session-id", b"").decode("latin-1")
+                call = read_call(endpoint, body, self.pools, session, self._adapters_of)
                 entry.model = call.model
+                if call.lora is not None:
+                    reply.fixed += ((b"x-onebit-lora", call.lora.encode()),)
                 tier = tier_of(who.tier, headers.get(b"x-onebit-tier", b"").decode("latin-1"), call.service_tier)
                 entry.tier = tier.label
                 reply.fixed += ((b"x-onebit-tier", entry.tier.encode()),)
@@ -116,6 +120,9 @@ class App:
                 self._held -= len(body)
                 entry.status, entry.first = reply.status or entry.status, reply.first
                 self.journal.close(entry)
+
+    def _adapters_of(self, model: str) -> Adapters | None:
+        return self.pools[model].adapters
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
         """The whole body; None when the client left before it was complete."""

@@ -20,6 +20,7 @@ class Endpoint:
     whole: Callable[[], Answer] | None = None
     done: bytes = b""  # what the last event of a complete stream looks like, empty: it has no mark
     leased: bool = True  # False: works beside the slots (tokenize)
+    lora: bool = False  # the engine heeds `lora` in its body
     sequences: str | None = None  # the field that may hold several inputs, each of which takes a slot
     error_event: Callable[[OnebitError], bytes] = lambda error: _openai_event(error)
 
@@ -52,9 +53,16 @@ def _responses_event(error: OnebitError) -> bytes:
 ENDPOINTS = {
     e.path: e
     for e in (
-        Endpoint("/v1/chat/completions", ("messages",), whole=ChatAnswer, done=b"data: [DONE]\n\n"),
-        Endpoint("/v1/completions", ("prompt",), whole=TextAnswer, done=b"data: [DONE]\n\n", sequences="prompt"),
-        Endpoint("/v1/responses", ("input",), error_event=_responses_event),
+        Endpoint("/v1/chat/completions", ("messages",), whole=ChatAnswer, done=b"data: [DONE]\n\n", lora=True),
+        Endpoint(
+            "/v1/completions",
+            ("prompt",),
+            whole=TextAnswer,
+            done=b"data: [DONE]\n\n",
+            sequences="prompt",
+            lora=True,
+        ),
+        Endpoint("/v1/responses", ("input",), error_event=_responses_event, lora=True),
         Endpoint("/v1/messages", ("messages",), error_event=_anthropic_event),
         Endpoint("/v1/embeddings", ("input",), sequences="input"),
         Endpoint("/v1/messages/count_tokens", ("messages",), leased=False, error_event=_anthropic_event),

@@ -1,13 +1,14 @@
-"""Reading a request: what the router must know of a body, and the one thing it ever changes in it."""
+"""Reading a request: what the router must know of a body, and the two things it ever changes in it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from onebit.errors import InvalidRequest, UnknownModel
+from onebit.router.adapters import Adapters, Chosen, no_adapters
 from onebit.router.endpoints import Endpoint
 from onebit.scheduler.choose import Need
 
@@ -24,6 +25,7 @@ class Call:
     body: bytes
     need: Need
     service_tier: str | None = None
+    lora: str | None = None  # the names of its adapters; None: the model has none to choose from
 
     @property
     def streamed(self) -> bool:
@@ -39,13 +41,19 @@ class Call:
         return not self.stream and self.endpoint.whole is not None and not self.need.plain
 
 
-def read_call(endpoint: Endpoint, body: bytes, models: Collection[str], session: str | None = None) -> Call:
-    """Read a body. `session`: the client's own name for the conversation, from a header.
+def read_call(
+    endpoint: Endpoint,
+    body: bytes,
+    models: Collection[str],
+    session: str | None = None,
+    adapters_of: Callable[[str], Adapters | None] = lambda _: None,
+) -> Call:
+    """Read a body. `session`: the client's own name for the conversation, from a header; `adapters_of`: by model.
 
     Raises InvalidRequest (400) or UnknownModel (404) with OpenAI's `param` set.
     """
     fields = _parse(body)
-    model = _model(fields, endpoint, models)
+    model, named = _model(fields, endpoint, models)
     for name in endpoint.required:
         if fields.get(name) is None:
             raise InvalidRequest(f"'{name}' is required", param=name)
@@ -55,8 +63,33 @@ def read_call(endpoint: Endpoint, body: bytes, models: Collection[str], session:
     tier = fields.get("service_tier")
     if tier is not None and not isinstance(tier, str):
         raise InvalidRequest("'service_tier' must be a string", param="service_tier")
-    call = Call(endpoint, model, bool(stream), body, _need(fields, endpoint, session), tier)
-    return call if not call.assembled else replace(call, body=_streamed(body))
+    need = _need(fields, endpoint, session)
+    adapters = adapters_of(model)
+    if adapters is None:
+        no_adapters(model, named, fields)
+        if "lora" in fields and not isinstance(fields["lora"], list):
+            body = _with(body, b'"lora":[]')  # the engine knows neither "auto" nor "none"
+        call = Call(endpoint, model, bool(stream), body, need, tier)
+    else:
+        chosen = _chosen(adapters, endpoint, named, fields)
+        need = replace(need, adapters=chosen.adapters)
+        body = _with(body, b'"lora":' + chosen.field) if endpoint.lora else body
+        call = Call(endpoint, model, bool(stream), body, need, tier, chosen.names)
+    return call if not call.assembled else replace(call, body=_with(call.body, _STREAMED))
+
+
+def _chosen(adapters: Adapters, endpoint: Endpoint, named: str | None, fields: Mapping[str, Any]) -> Chosen:
+    chosen = adapters.choose(named, fields)
+    if endpoint.leased and not endpoint.lora:
+        if endpoint.path == "/v1/messages":
+            # llama-server drops `lora` on its way there, and answers with what the slot's last prompt left behind.
+            raise InvalidRequest(
+                f"{adapters.model} has adapters, and llama-server cannot keep their prompts apart at /v1/messages",
+                hint="use /v1/chat/completions or /v1/responses",
+            )
+        if chosen.names != "none":
+            raise InvalidRequest(f"{endpoint.path} takes no adapters", param="lora")
+    return chosen
 
 
 def _parse(body: bytes) -> dict[str, Any]:
@@ -80,19 +113,23 @@ def _no_constant(name: str) -> NoReturn:
 _decoder = json.JSONDecoder(parse_constant=_no_constant)
 
 
-def _model(fields: Mapping[str, Any], endpoint: Endpoint, models: Collection[str]) -> str:
+def _model(fields: Mapping[str, Any], endpoint: Endpoint, models: Collection[str]) -> tuple[str, str | None]:
+    """The model, and the adapter that its name chooses."""
     model = fields.get("model")
     there_are = "served here: " + ", ".join(sorted(models))
     if model is None:
         # llama-server's own endpoints have no such field: with one model there is no doubt which is meant.
         if not endpoint.path.startswith("/v1/") and len(models) == 1:
-            return next(iter(models))
+            return next(iter(models)), None
         raise InvalidRequest("'model' is required", hint=there_are, param="model")
     if not isinstance(model, str):
         raise InvalidRequest("'model' must be a string", hint=there_are, param="model")
-    if model not in models:
-        raise UnknownModel(f"the model {model[:200]!r} does not exist", hint=there_are, param="model")
-    return model
+    if model in models:
+        return model, None
+    name, colon, adapter = model.partition(":")
+    if colon and name in models:
+        return name, adapter
+    raise UnknownModel(f"the model {model[:200]!r} does not exist", hint=there_are, param="model")
 
 
 def _need(fields: Mapping[str, Any], endpoint: Endpoint, session: str | None) -> Need:
@@ -128,12 +165,15 @@ def _conversation(fields: Mapping[str, Any], session: str | None) -> int | None:
     return hash(prompt[:_PREFIX_CHARS]) if isinstance(prompt, str) else None
 
 
-def _streamed(body: bytes) -> bytes:
-    """`body` with its stream switch on and usage asked for; every other byte stays as it came.
+_STREAMED = b'"stream":true,"stream_options":{"include_usage":true}'
+
+
+def _with(body: bytes, members: bytes) -> bytes:
+    """`body` with its stream switch on, or its adapters; every other byte stays as it came.
 
     Appended, not re-encoded: of a name given twice, JSON readers take the last one (RFC 8259 section 4 calls that
     the behaviour of many; for llama-server a test checks it).
     """
     open_object = body.rstrip()[:-1].rstrip()
     comma = b"" if open_object.endswith(b"{") else b","
-    return open_object + comma + b'"stream":true,"stream_options":{"include_usage":true}}'
+    return open_object + comma + members + b"}"

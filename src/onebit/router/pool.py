@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from onebit.engines.spec import EngineSpec
 from onebit.engines.state import State
 from onebit.engines.supervisor import Engine
+from onebit.router.adapters import Adapters
 from onebit.scheduler.choose import EngineView, Standing
 
 
@@ -18,6 +19,7 @@ class Pool:
     context: int  # tokens in each slot
     created: int  # Unix time
     engines: dict[str, Engine]
+    adapters: Adapters | None = None  # the adapters that requests may choose
 
     def ready(self, left: str | None = None) -> Engine | None:
         """Any engine that answers, for what needs no slot; `left`, which died under it, last. None: none does."""

@@ -32,6 +32,9 @@ def check(gate: Gate) -> None:
             raise AssertionError(f"{model.name}: a claim is entered for another request")
         if claimed != model.slots.in_use:
             raise AssertionError(f"{model.name}: {claimed} slots held by requests, {model.slots.in_use} in use")
+        sets = {(lease.engine, lease.ask.need.adapters) for lease in model.running.values()}
+        if len(sets) != len({engine for engine, _ in sets}):
+            raise AssertionError(f"{model.name}: one engine decodes with two sets of adapters")
         in_line = model.line.everyone()
         if len(in_line) != model.line.size or sum(model.line.count(tier) for tier in Tier) != model.line.size:
             raise AssertionError(f"{model.name}: the line is not what it says it is")

@@ -6,6 +6,9 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
+AdapterSet = tuple[tuple[int, float], ...]
+"""Adapters by number, and their scales, in order. Empty: the model as it is."""
+
 
 class Standing(Enum):
     """Can an engine take a request?"""
@@ -23,6 +26,7 @@ class Need:
     answers: int = 1  # n: llama-server refuses more than it has slots, while prompts may queue there
     plain: bool = False  # must not run on a drafting engine (logprobs)
     conversation: int | None = None  # hash of how the conversation began, None: unknown
+    adapters: AdapterSet | None = None  # decode only with the same set beside; None: the model has none to choose
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,7 +264,7 @@ class Gate:
             self._came(model, lease)
         elif lease.tier is _BACKGROUND:
             self.background += 1
-        if not model.slots.full:
+        if not model.slots.full and (lease.ask.need.adapters is None or model.slots.has_room(lease.ask.need)):
             self.hand_over(model)  # a waiter with other needs may pass those in line
         if model.residency is not _RESIDENT and lease.claim is None:
             self.rearrange()
@@ -360,18 +360,36 @@ class Gate:
         """The first in line does not fit: is there one behind it that does?
 
         One that must go on waiting blocks the engines it could use for everyone behind it: else a request for four
-        slots would starve behind a stream of requests for one. One that fits elsewhere may pass.
+        slots would starve behind a stream of requests for one. One that fits elsewhere may pass. So may one of the same
+        tier with the adapters that an engine decodes with just now, where those ahead wait for other ones: but so many
+        only as make one whole batch. Then the engine finishes what it has, and the adapters change.
         """
         slots = model.slots
         blocked: frozenset[str] = frozenset()
         everyone = slots.contenders(Need())
+        ahead: Lease | None = None  # the first who waits for its adapters' turn
+        closed: frozenset[str] = frozenset()  # the engines that it waits for
+        in_use = slots.sets_with_room()
         for lease in model.line.in_order(lowest, self.caps.full):
+            need = lease.ask.need
+            if ahead is not None and in_use is not None and need.adapters not in in_use:
+                continue  # as `ahead`: of a thousand in line, each asked 2 µs
             if lease.future is not None and lease.future.cancelled():
                 continue
-            claim = slots.claim(lease.ask.need, blocked, waiting=model.line.size - 1)
+            if ahead is not None and lease.tier is not ahead.tier:
+                blocked |= closed
+            claim = slots.claim(need, blocked, waiting=model.line.size - 1)
             if claim is not None:
+                if ahead is not None and claim.engine in closed:
+                    ahead.passed += 1
                 return lease, claim
-            blocked |= slots.contenders(lease.ask.need)
+            able = slots.contenders(need)
+            if need.adapters is not None and (other := slots.other_sets(need)):
+                ahead = ahead or lease
+                if ahead.passed < slots.limit:
+                    closed |= other
+                    able -= other
+            blocked |= able
             if blocked >= everyone:
                 return None
         return None

@@ -47,6 +47,7 @@ class Lease:
     left: str | None = None  # the engine that died under it before
     front = False  # it was served before, and goes before the others of its tier
     joined = 0.0  # when it began to wait
+    passed = 0  # how many went before it because their adapters were in use
     lifted = 0.0  # when waiting brought it into its present tier
     turn: Turn | None = None  # where it stands in line, while it does
     future: asyncio.Future[None] | None = None  # while it waits

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from onebit.scheduler.choose import EngineView, Need, Standing, able, choose
+from onebit.scheduler.choose import AdapterSet, EngineView, Need, Standing, able, choose
 from onebit.scheduler.profile import Grid
 from onebit.scheduler.split import HOLD_GAIN, Decision, Split, pick
 
@@ -21,6 +21,7 @@ from onebit.scheduler.split import HOLD_GAIN, Decision, Split, pick
 # thousand outlive every cache; an entry is about 100 bytes.
 _REMEMBERED = 4096
 _OPEN = Standing.OPEN
+_NONE: frozenset[str] = frozenset()
 
 
 class Claim(NamedTuple):
@@ -52,6 +53,7 @@ class SlotLedger:
         self._in_use = 0  # the sum over the engines
         self._ids = itertools.count(1)
         self._last: OrderedDict[int, str] = OrderedDict()
+        self._sets: dict[str, AdapterSet] = {}  # what each engine decodes with, of models with adapters to choose
         self._look()
         self._hope()
 
@@ -71,6 +73,8 @@ class SlotLedger:
             self._claims[claim.id] = claim
             self._served[name] += 1
             self._in_use += claim.slots
+            if need.adapters is not None:
+                self._sets[name] = need.adapters
             self._engines[name] = self._loads[name][engine.in_use + claim.slots]
             self._look()
             return claim
@@ -82,9 +86,12 @@ class SlotLedger:
 
     def _choose(self, need: Need, blocked: Set[str], waiting: int) -> str | None:
         views = self._views
+        if need.adapters is not None:
+            blocked = blocked | self._other_sets(need)
         if len(views) == 1 and not blocked:  # nothing to choose
             return views[0].name if not self.full and views[0].has_room(need) else None
-        if self._grid is not None and not blocked and (decision := self._measured_choice(need, waiting)) is not None:
+        measured = self._grid is not None and not blocked and need.adapters is None  # it was measured without any
+        if measured and (decision := self._measured_choice(need, waiting)) is not None:
             self._split = decision.split
             return None if decision.engine is None else views[decision.engine].name
         last = self._last.get(need.conversation) if need.conversation is not None else None
@@ -119,6 +126,8 @@ class SlotLedger:
             return False
         if need.plain and engine.drafting:
             return False
+        if need.adapters is not None and need.adapters != self._sets.get(claim.engine):
+            return False
         self._served[claim.engine] += 1
         if need.conversation is not None:
             with self._lock:
@@ -152,6 +161,23 @@ class SlotLedger:
         """The engines that could serve `need`, now or later."""
         with self._lock:
             return frozenset(e.name for e in able(self._views, need))
+
+    def other_sets(self, need: Need) -> frozenset[str]:
+        """The engines that decode with other adapters than `need` asks for: none of theirs is free for it.
+
+        llama-server never decodes two sets in one batch. It would finish one slot after the other, in the order of
+        their numbers, and who waits there can no longer be told from who works.
+        """
+        with self._lock:
+            return self._other_sets(need)
+
+    def sets_with_room(self) -> frozenset[AdapterSet] | None:
+        """The sets of adapters that engines with a free slot decode with; None: one of them is idle, so any will do."""
+        with self._lock:
+            room = [view for view in self._views if view.spare > 0]
+            if not all(view.in_use and view.name in self._sets for view in room):
+                return None
+            return frozenset(self._sets[view.name] for view in room)
 
     def views(self) -> tuple[EngineView, ...]:
         """A consistent picture of all engines."""
@@ -189,7 +215,14 @@ class SlotLedger:
 
     def _hope(self) -> None:
         """After a change of standing: is there an engine that could serve anything?"""
+        self.limit = sum(v.limit for v in self._views)  # slots that may be in use at once
         self.serves_all = any(v.standing is not Standing.GONE and not v.drafting for v in self._views)
+
+    def _other_sets(self, need: Need) -> frozenset[str]:
+        if need.adapters is None:
+            return _NONE
+        sets = self._sets.items()
+        return frozenset(name for name, its in sets if its != need.adapters and self._engines[name].in_use)
 
     def _remember(self, conversation: int, engine: str) -> None:
         self._last[conversation] = engine

@@ -1,0 +1,138 @@
+"""Choosing adapters: what a request may say, what the engine is told, what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from onebit.errors import InvalidRequest, OnebitError, UnknownModel
+from onebit.router.adapters import Adapters, NamedAdapter, last_user_text
+from onebit.router.endpoints import ENDPOINTS
+from onebit.router.openai import Call, read_call
+
+CHAT = "/v1/chat/completions"
+HELLO: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
+LISTED = (NamedAdapter(1, "pirate", 1.0, "talks like a pirate"), NamedAdapter(2, "brief", 0.5, "few words"))
+MODELS = {
+    "chat": Adapters("chat", [0.25], LISTED, lambda text: 1 if "short" in text else None),
+    "bare": Adapters("bare", [], [NamedAdapter(0, "pirate", 1.0, "")], lambda _: None),
+}
+SHORT = [{"role": "user", "content": "short!"}]
+ALWAYS = {"id": 0, "scale": 0.25}  # from `lora`, for every request
+
+
+def read(path: str = CHAT, /, **fields: Any) -> Call:
+    body = json.dumps({**HELLO, **fields}).encode()
+    return read_call(ENDPOINTS[path], body, [*MODELS, "plain"], None, MODELS.get)
+
+
+def sent(call: Call) -> Any:
+    return json.loads(call.body)["lora"]  # of a name given twice, the last
+
+
+@pytest.mark.parametrize(
+    ("fields", "names", "field"),
+    [
+        ({}, "none", [ALWAYS]),
+        ({"lora": None}, "none", [ALWAYS]),
+        ({"lora": "none"}, "none", [ALWAYS]),
+        ({"lora": []}, "none", [ALWAYS]),
+        ({"model": "chat:none"}, "none", [ALWAYS]),
+        ({"model": "chat:pirate"}, "pirate", [ALWAYS, {"id": 1, "scale": 1.0}]),
+        ({"model": "chat:pirate", "lora": "pirate"}, "pirate", [ALWAYS, {"id": 1, "scale": 1.0}]),
+        ({"lora": "brief"}, "brief", [ALWAYS, {"id": 2, "scale": 0.5}]),
+        (
+            {"lora": ["brief", {"name": "pirate", "scale": -2}]},
+            "brief,pirate",
+            [ALWAYS, {"id": 1, "scale": -2.0}, {"id": 2, "scale": 0.5}],
+        ),
+        ({"lora": [{"name": "pirate", "scale": 0}]}, "none", [ALWAYS]),
+        ({"lora": "auto"}, "none", [ALWAYS]),
+        ({"lora": "auto", "messages": SHORT}, "brief", [ALWAYS, {"id": 2, "scale": 0.5}]),
+        ({"model": "chat:auto", "messages": SHORT}, "brief", [ALWAYS, {"id": 2, "scale": 0.5}]),
+    ],
+)
+def test_what_a_request_says_and_what_the_engine_is_told(fields: dict[str, Any], names: str, field: Any) -> None:
+    call = read(**fields)
+    assert (call.lora, sent(call)) == (names, field)
+    assert call.need.adapters == tuple((one["id"], one["scale"]) for one in field)
+
+
+def test_a_list_is_never_empty() -> None:
+    """The engine takes an empty one for `as at the start`, and keeps what another set has computed."""
+    assert sent(read(model="bare")) == [{"id": 0, "scale": 0.0}]
+    assert read(model="bare").need.adapters == ()
+
+
+def test_equal_sets_are_equal_however_they_are_asked_for() -> None:
+    ways: list[dict[str, Any]] = [{"lora": ["brief", "pirate"]}, {"lora": ["pirate", {"name": "brief", "scale": 0.5}]}]
+    assert len({read(**way).need.adapters for way in ways}) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "text"),
+    [
+        ({"model": "chat:pirat"}, UnknownModel, "did you mean pirate?"),
+        ({"model": "chat:"}, UnknownModel, "there are pirate, brief"),
+        ({"model": "cat:pirate"}, UnknownModel, "served here: bare, chat, plain"),
+        ({"model": "plain:pirate"}, UnknownModel, "no adapters"),
+        ({"model": "plain", "lora": "pirate"}, InvalidRequest, "no adapters"),
+        ({"model": "plain", "lora": [{"id": 0, "scale": 0}]}, InvalidRequest, "no adapters"),
+        ({"lora": "breif"}, InvalidRequest, "did you mean brief?"),
+        ({"lora": 7}, InvalidRequest, "a name, or a list"),
+        ({"lora": {"name": "pirate"}}, InvalidRequest, "a name, or a list"),
+        ({"lora": [{"id": 1, "scale": 1.0}]}, InvalidRequest, "a name, or a list"),
+        ({"lora": [{"name": "pirate", "weight": 1}]}, InvalidRequest, "a name, or a list"),
+        ({"lora": [["pirate"]]}, InvalidRequest, "a name, or a list"),
+        ({"lora": ["auto"]}, InvalidRequest, "no adapter"),
+        ({"lora": ["pirate", "pirate"]}, InvalidRequest, "pirate twice"),
+        ({"lora": [{"name": "pirate", "scale": "1"}]}, InvalidRequest, "must be a number"),
+        ({"lora": [{"name": "pirate", "scale": True}]}, InvalidRequest, "must be a number"),
+        ({"lora": [{"name": "pirate", "scale": 1e9}]}, InvalidRequest, "from -100 to 100"),
+        ({"model": "chat:pirate", "lora": "brief"}, InvalidRequest, "chooses the adapter pirate already"),
+    ],
+)
+def test_what_is_refused(fields: dict[str, Any], kind: type[OnebitError], text: str) -> None:
+    """The engine would silently answer as the base model."""
+    with pytest.raises(kind) as caught:
+        read(**fields)
+    assert text in f"{caught.value.message} {caught.value.hint}"
+    assert caught.value.param == ("model" if kind is UnknownModel else "lora")
+
+
+def test_a_model_without_adapters_is_told_so() -> None:
+    for lora in (None, "none", "auto", list[str]()):
+        call = read(model="plain", stream=True, lora=lora)
+        assert (call.lora, call.need.adapters) == (None, None)
+        assert sent(call) == []  # it knows neither word
+
+
+def test_endpoints_where_the_engine_heeds_no_adapters() -> None:
+    assert read("/tokenize", model="chat:pirate", content="x").need.adapters is not None
+    assert read("/v1/embeddings", input="x").lora == "none"
+    with pytest.raises(InvalidRequest, match="takes no adapters"):
+        read("/v1/embeddings", model="chat:pirate", input="x")
+    with pytest.raises(InvalidRequest, match="cannot keep their prompts apart"):
+        read("/v1/messages")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}, "a"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}]}, "a"),
+        ({"messages": [{"role": "system", "content": "a"}]}, ""),
+        ({"messages": [{"role": "user", "content": None}]}, ""),
+        ({"messages": ["a", {"role": "user"}]}, ""),
+        ({"messages": "a"}, "a"),
+        ({"prompt": "a"}, "a"),
+        ({"prompt": [1, 2]}, ""),
+        ({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]}, "a"),
+        ({"input": "x" * 5000 + "end"}, "x" * 4093 + "end"),
+        ({}, ""),
+    ],
+)
+def test_the_last_thing_that_the_user_said(fields: dict[str, Any], text: str) -> None:
+    assert last_user_text(fields) == text
