@@ -13,6 +13,7 @@ from onebit.config.load import load
 from onebit.engines.llama_server import Address, arguments
 from onebit.errors import ModelFileError
 from onebit.offer import Offer, adapters_of, prepare
+from onebit.reload import compare
 from tests.engines.specs import CPU_BUILD
 from tests.support.gguf_files import Value, write_gguf, write_model
 
@@ -77,3 +78,11 @@ def test_the_embedder_is_imported_only_where_a_model_lists_adapters() -> None:
     code = "import sys, onebit.serve; print([m for m in sys.modules if m.startswith(('onebit.kernels', 'torch'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_another_name_or_description_of_an_adapter_reaches_a_running_server(folder: Path) -> None:
+    """The engines are the same, but the router's list is made with them."""
+    first = offer(folder, "    adapters: {one: {path: a.gguf}}\n")
+    for other in ("{uno: {path: a.gguf}}", "{one: {path: a.gguf, about: x}}", "{one: {path: a.gguf, scale: 2}}"):
+        assert compare({"chat": first}, [offer(folder, f"    adapters: {other}\n")]).renewed
+    assert not compare({"chat": first}, [offer(folder, "\n    adapters: {one: {path: a.gguf}}\n")]).renewed

@@ -104,7 +104,7 @@ def _same_engines(one: Offer, other: Offer) -> bool:
     def engines(offer: Offer) -> tuple[object, ...]:
         settings = offer.served.settings
         choice = settings.start_timeout, settings.profile, settings.hold_gain
-        return offer.plan.engines, offer.info, offer.beside, choice
+        return offer.plan.engines, offer.info, offer.beside, offer.served.adapters, choice
 
     return engines(one) == engines(other)
 
