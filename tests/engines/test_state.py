@@ -18,9 +18,11 @@ def test_every_pair_is_in_the_table_or_raises(state: State, event: Event) -> Non
             next_state(state, event)
 
 
-def test_what_is_over_stays_over() -> None:
+def test_what_is_over_stays_over_unless_it_is_wanted_again() -> None:
     for over in (State.STOPPED, State.FAILED):
-        assert {after for (before, _), after in TRANSITIONS.items() if before is over} == {over}
+        after = {event: state for (before, event), state in TRANSITIONS.items() if before is over}
+        assert after.pop(Event.LOAD) is State.STARTING
+        assert set(after.values()) == {over}
 
 
 def test_every_state_can_be_stopped() -> None:
