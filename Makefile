@@ -1,27 +1,34 @@
 # make serve    a demo model on the CPU, from nothing
-# make test     everything the tests need, and the tests
-# make check    what a change must pass: ruff, mypy, import-linter, pytest
+# make test     everything the tests need, and the tests; EXTRAS=dev,torch: those of the LoRA merge against torch, too
+# make check    what a change must pass: ruff, mypy, import-linter, pytest; wants EXTRAS=dev,torch
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+EXTRAS ?= dev
 ARGS ?=
+KERNELS := $(wildcard src/onebit/kernels/*.[ch] src/onebit/kernels/embed/csrc/*.[ch])
+PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: serve engine test check lint sanitize docs constraints clean
 
-$(VENV)/.installed: pyproject.toml setup.py constraints.txt $(wildcard src/onebit/kernels/*.[ch] src/onebit/kernels/embed/csrc/*.[ch])
+$(VENV)/.package: pyproject.toml setup.py constraints.txt $(KERNELS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(PIP) .
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.package
+	$(PIP) '.[$(EXTRAS)]'
 	touch $@
 
 # A build of llama-server that serves the CPU, compiled once (about 5 minutes on two cores) unless one is found.
-engine: $(VENV)/.installed
+engine: $(VENV)/.package
 	$(BIN)/onebit engines build cpu --if-missing
 
 serve: engine
 	$(BIN)/onebit serve $(ARGS)
 
-test: engine
+test: $(VENV)/.installed engine
 	$(BIN)/onebit models pull demo
 	$(BIN)/python -m pytest $(ARGS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
 import pytest
@@ -14,6 +15,16 @@ settings.load_profile("onebit")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 for name in [n for n in os.environ if n.startswith(("ONEBIT_", "LLAMA_ARG_")) and not n.startswith("ONEBIT_TEST_")]:
     del os.environ[name]
+
+
+# Torch takes gigabytes from a public index, so it is asked for: `make test EXTRAS=dev,torch`. CI promises it.
+TORCH = importlib.util.find_spec("torch") is not None or "ONEBIT_TEST_TORCH" in os.environ
+collect_ignore = [] if TORCH else ["kernels_lora", "checkpoints"]
+
+
+def pytest_report_header() -> str:
+    """Say what is left out."""
+    return "" if TORCH else "torch is not installed: the tests of the LoRA merge are left out (EXTRAS=dev,torch)"
 
 
 @pytest.fixture
