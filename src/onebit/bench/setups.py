@@ -93,7 +93,8 @@ class Planner:
 
     def _adaptive(self) -> Setup:
         """Both engines behind the router, each with as many slots as `onebit serve --adaptive` gives it."""
-        wanted = {"device": ",".join(self.wish.devices) or None, "adaptive": True}
+        # The setup is named for its threshold: no measured profile may decide instead.
+        wanted = {"device": ",".join(self.wish.devices) or None, "adaptive": True, "profile": "off"}
         decided = self.plan(**wanted)
         slots = sum(spec.slots for spec in decided.engines)
         if slots < max(self.wish.requests):
