@@ -243,7 +243,7 @@ async def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--llama-server", type=Path)
     parser.add_argument("-m", "--model", type=Path)
-    parser.add_argument("--fake-only", action="store_true", help="only the fast fake engine")
+    parser.add_argument("--only", choices=("fast", "small", "demo"), help="only this engine")
     options = parser.parse_args()
     few = options.quick
     fake_loads = [
@@ -269,15 +269,18 @@ async def main() -> None:
     with common.scratch() as folder:
         top = await ceiling(folder)
         paced = common.fast_engine("--step-ms", "10")  # 100 tok/s for each stream
-        async with same_engine(folder, paced, common.tiny_gguf(folder)) as (places, model):
-            await measure("fast fake", places, model, fake_loads)
+        if options.only in (None, "fast"):
+            async with same_engine(folder, paced, common.tiny_gguf(folder)) as (places, model):
+                await measure("fast fake", places, model, fake_loads)
     speed: dict[str, list[float]] = {}
-    if not options.fake_only:
+    if options.only in (None, "small"):
         server, file = find(options)
         with common.scratch() as folder:
             small = build_chain_model(folder / "small.gguf", tokenizer=file, nextn=0).path
             async with same_engine(folder, [server.resolve()], small, "-c", "1024") as (places, model):
                 await measure("llama-server, 5 MB", places, model, small_loads)
+    if options.only in (None, "demo"):
+        server, file = find(options)
         with common.scratch() as folder:
             async with same_engine(folder, [server.resolve()], file.resolve(), "-c", "1024") as (places, model):
                 await measure("llama-server, demo", places, model, demo_loads)
