@@ -62,7 +62,8 @@ async def total_rate(
         def enough() -> bool:
             lasted = perf_counter() - start
             slowest = min(sum(user.chunks_after(start) for user in group) for group in groups if group)
-            return lasted >= seconds and (slowest >= _LEAST_CHUNKS or lasted >= _LONGEST * seconds)
+            # Nothing at all is no rate: two contended OpenMP engines were silent for over a second.
+            return lasted >= seconds and (slowest >= _LEAST_CHUNKS or (slowest > 0 and lasted >= _LONGEST * seconds))
 
         await _until(tasks, enough)
         length = perf_counter() - start
