@@ -49,8 +49,8 @@ def die_with_parent(parent: int, signum: signal.Signals) -> Callable[[], None]:
 class Child:
     """A started process in its own group. Must be made on the event loop's thread."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
-        """Start `argv`. Raises OSError when it cannot be executed."""
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path, *, nice: int = 0) -> None:
+        """Start `argv`, `nice` steps below our own priority. Raises OSError when it cannot be executed."""
         self._loop = asyncio.get_running_loop()
         self._exited = anyio.Event()
         self._ring: deque[str] = deque(maxlen=_RING_LINES)
@@ -69,6 +69,9 @@ class Child:
         except BaseException:
             self._log.close()
             raise
+        if nice:
+            with suppress(OSError):  # before it has threads, which inherit it
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, os.getpriority(os.PRIO_PROCESS, 0) + nice)
         self._output: IO[bytes] = self._process.stdout  # type: ignore[assignment]  # we asked for a pipe
         self._reader = threading.Thread(target=self._drain, name=f"log of {self.pid}", daemon=True)
         self._reader.start()

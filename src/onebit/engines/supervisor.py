@@ -20,6 +20,11 @@ from onebit.engines.process import Child
 from onebit.engines.spec import EngineSpec
 from onebit.engines.state import Event, State, next_state
 
+# Where an engine computes on the cores that the router runs on, the router must not stand in line behind it for each
+# token that it only passes on: what it added to the first token fell from 4.0 to 2.3 ms (median, 16 streams on two
+# cores) and from 14.8 to 0.8 ms (p99, one stream).
+_NICE = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:
@@ -125,7 +130,8 @@ class Engine:
         key = secrets.token_urlsafe(24)
         self.starts += 1
         try:
-            child = Child(arguments(self.spec, address), environment(self.spec, key, os.environ), self.log)
+            argv, env = arguments(self.spec, address), environment(self.spec, key, os.environ)
+            child = Child(argv, env, self.log, nice=_NICE)
         except OSError as error:
             for_good = error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
             return 0.0, Cause(f"{self.spec.build.path} cannot be started: {error.strerror}", retry=not for_good)
