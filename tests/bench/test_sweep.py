@@ -108,9 +108,11 @@ async def test_an_engine_that_dies_costs_its_row_only(tmp_path: Path) -> None:
     sweep, seen = _sweep([dying, good], Load((2,), tokens=16, repeats=1))
     await sweep.run()
     (bad,) = [r for r in seen.results if r.cell.setup == "dying"]
-    assert bad.figures.errors == {"closed early": 2} and bad.figures.total_tok_s is None
+    # The second may come only when the first has killed it.
+    assert bad.figures.errors in ({"closed early": 2}, {"closed early": 1, "no connection": 1})
+    assert bad.figures.total_tok_s is None
     (said,) = [note for note in notes(seen.results, None) if "dying" in note]
-    assert said.startswith("dying, 2 requests: 2 closed early: the connection was closed")
+    assert said.startswith("dying, 2 requests: ") and "closed early" in said
     (row,) = [row for row in summaries(seen.results) if row.setup == "dying"]
     assert row.total is None and row.errors == 2
 

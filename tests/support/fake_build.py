@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,8 +92,11 @@ async def read_log(address: str) -> dict[str, Any]:
 
 async def until_log(address: str, **wanted: int) -> dict[str, Any]:
     """Wait until the log's counters have these values, e.g. `until_log(a, processing=2, waiting=1)`."""
+    from aiohttp import ClientError
+
     while True:
-        log = await read_log(address)
-        if all(log[name] == value for name, value in wanted.items()):
-            return log
+        with suppress(ClientError):  # its socket's backlog may be full: others come in a crowd
+            log = await read_log(address)
+            if all(log[name] == value for name, value in wanted.items()):
+                return log
         await anyio.sleep(0.005)
