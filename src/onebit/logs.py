@@ -22,6 +22,7 @@ from onebit.router.journal import Entry
 
 _QUEUE_LINES = 10_000  # about 3 MB; a reader that is behind by more has gone away
 _PIECE = 4096  # PIPE_BUF: what poll(2) calls writable takes so much without blocking
+_GATHER_S = 0.05  # after the first line, for those that come with it
 _PAUSE_S = 0.25  # between two looks at a pipe that is full, and for being told to end
 _LAST_LINES_S = 1.0  # for the rest of the queue when the server ends
 
@@ -155,7 +156,8 @@ class Sink(Generic[T]):
                 self.dropped += 1
             else:
                 self._queue.append(line)
-                self._more.notify()
+                if len(self._queue) == 1:
+                    self._more.notify()
 
     def end(self) -> None:
         """Write what is left, within a second."""
@@ -168,8 +170,11 @@ class Sink(Generic[T]):
         told = 0
         while True:
             with self._more:
-                while not self._queue and not self._ended:
-                    self._more.wait()
+                if not self._queue and not self._ended:
+                    while not self._queue and not self._ended:
+                        self._more.wait()
+                    # Woken for each line, this thread and the loop take the interpreter from each other all the time.
+                    self._more.wait_for(lambda: self._ended, _GATHER_S)
                 if not self._queue:
                     return
                 line, dropped = self._queue.popleft(), self.dropped

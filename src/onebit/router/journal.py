@@ -56,21 +56,40 @@ class Journal:
             "onebit_preemptions", "Times that background requests gave way", ("model",), registry=self.registry
         )
 
+        self._by_labels: dict[tuple[str, str], tuple[Histogram, Histogram, Counter, Counter]] = {}
+
     def close(self, entry: Entry) -> None:
         """The request is over."""
         now = monotonic()
         if entry.model and entry.tier:
             labels = (entry.model, entry.tier)
+            wait, first, tokens, prompt_tokens = self._of(labels)
             self._requests.labels(*labels, entry.outcome).inc()
             if entry.admitted is not None:
-                self._wait.labels(*labels).observe(entry.admitted - entry.began)
+                wait.observe(entry.admitted - entry.began)
             if entry.first is not None and entry.admitted is not None:
-                self._first.labels(*labels).observe(entry.first - entry.began)
+                first.observe(entry.first - entry.began)
             if entry.tokens:
-                self._tokens.labels(*labels).inc(entry.tokens)
+                tokens.inc(entry.tokens)
             if entry.prompt_tokens:
-                self._prompt_tokens.labels(*labels).inc(entry.prompt_tokens)
+                prompt_tokens.inc(entry.prompt_tokens)
             if entry.preemptions:
                 self._preemptions.labels(entry.model).inc(entry.preemptions)
         if log.isEnabledFor(logging.INFO):
-            log.info("request", extra={"entry": entry, "seconds": now - entry.began})
+            # Made by hand: `log.info` looks for its caller in the stack, which the request's is deep of.
+            record = logging.LogRecord(log.name, logging.INFO, "", 0, "request", None, None)
+            record.entry, record.seconds = entry, now - entry.began
+            log.handle(record)
+
+    def _of(self, labels: tuple[str, str]) -> tuple[Histogram, Histogram, Counter, Counter]:
+        """The numbers of one model and tier; looked up by their labels once, which is most of what they cost."""
+        found = self._by_labels.get(labels)
+        if found is None:
+            found = (
+                self._wait.labels(*labels),
+                self._first.labels(*labels),
+                self._tokens.labels(*labels),
+                self._prompt_tokens.labels(*labels),
+            )
+            self._by_labels[labels] = found
+        return found
