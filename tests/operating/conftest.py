@@ -66,8 +66,8 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Two models, of which `chat` is loaded at the start; two keys."""
-    build = make_fake_build(tmp_path / "build", {"tokens": 3}, devices=[VULKAN])
+    """Two models, of which `chat` is loaded at the start; two keys. A stream's end comes after its usage, alone."""
+    build = make_fake_build(tmp_path / "build", {"tokens": 3, "last_event_delay_s": 0.01}, devices=[VULKAN])
     write_model(tmp_path / "tiny.gguf")
     config = {
         "memory": "8GiB",

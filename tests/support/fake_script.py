@@ -39,6 +39,7 @@ class FakeScript:
     headers_delay_s: float = 0
     first_token_delay_s: float = 0
     token_delay_s: float = 0  # before each chunk but the first
+    last_event_delay_s: float = 0  # before the last event of a stream
     error_status: int | None = None  # answer every generation with this, at once
     error_body: dict[str, Any] | None = None
 

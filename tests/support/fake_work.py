@@ -159,8 +159,11 @@ class Work:
                 if self.script.error_event_after_chunks == index + 1:
                     return await self._fail_midway(response, streams)
             if streams:
-                for event in dialect.last(answer):
+                *ending, end = dialect.last(answer)
+                for event in ending:
                     await response.write(event)
+                await asyncio.sleep(self.script.last_event_delay_s)
+                await response.write(end)
                 await response.write_eof()
                 if self.script.close_after_answer and request.transport is not None:
                     request.transport.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from onebit.router.upstream import Exchange
 _EVENT_END = b"\n\n"
 _NULL_EVENT = b"data: null\n\n"  # llama-server starts a second sequence with it; the openai SDK cannot read it
 _TAIL = 2048  # bytes at the end of an answer that hold its usage
+_TAIL_PIECES = 4  # it may come apart: the last text, the usage and "[DONE]" are writes of their own
 _MAX_EVENT = 16 << 20  # an "event" longer than this is not an answer
 
 _NO_STORE = (b"cache-control", b"no-store")
@@ -68,8 +70,8 @@ async def _copy_events(
 ) -> Tokens:
     """Copy whole events only: when the engine dies inside one, its half must not reach the client."""
     rest = b""
-    last = b""
     held = b""
+    tail: deque[bytes] = deque(maxlen=_TAIL_PIECES)
     continued = progress is not None and progress.id is not None
     if progress is not None:
         progress.go_on()
@@ -85,17 +87,18 @@ async def _copy_events(
             progress.feed(data)
         if not reply.begun:
             await reply.begin(response.status, EVENTS, _NO_STORE)
-        last = data
+        tail.append(data)
         if response.complete:
             held = data  # it goes out together with the end
         else:
             await reply.write(data)
+    last = b"".join(tail)[-_TAIL:]
     if rest or not last or (call.endpoint.done and not last.endswith(call.endpoint.done) and b'"error"' not in last):
         if held:
             await reply.write(held)
         raise EngineLost("the engine's answer ended too early")
     await reply.end(held)
-    return _tokens(last[-_TAIL:])
+    return _tokens(last)
 
 
 async def _assemble(response: Response, client: EngineClient, answer: Answer, reply: Reply) -> Tokens:
