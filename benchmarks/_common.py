@@ -21,7 +21,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,6 +181,23 @@ def cores() -> tuple[int, int]:
     """Two cores of this process's own: one for the load and the engine, one for the relay."""
     mine = sorted(os.sched_getaffinity(0))
     return mine[0], mine[-1]
+
+
+@contextmanager
+def core_alone(thread: int, *pids: int) -> Iterator[None]:
+    """Give the main thread of a process a core for itself: its other threads, `pids` and this process keep off it."""
+    mine = os.sched_getaffinity(0)
+    others = mine - {min(mine)}
+    if not others:
+        sys.exit("a core for the engine alone needs two")
+    for pid in (thread, *pids, os.getpid()):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(int(task.name), {min(mine)} if int(task.name) == thread else others)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
 
 
 # --- servers under test ------------------------------------------------------------------------------------

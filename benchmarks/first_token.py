@@ -5,8 +5,9 @@ Direct and through the router mean the very same engine process with the very sa
 router. Phases alternate, in turned order, and each request of one phase has its twin, with the same prompt and the
 same pause before it, in the others: what is shown are the differences of twins. A third phase asks directly again:
 direct against direct is the noise that no router has made. The engines: a fast fake one, whose first token costs
-nothing; the real llama-server with a model of 5 MB that is never at its limit; and the real one with the demo model,
-which is, so that its batches decide when a first token comes. Goals at 16 streams: median 2 ms or less, p99 10 ms
+nothing; the real llama-server with a model of 5 MB, once with its decode loop on a core of its own, as it has on a card,
+and once where loop, router and load share all cores: there what the router adds is mostly that it slows the engine; and
+the real one with the demo model, whose batches decide when a first token comes. Goals at 16 streams: median 2 ms or less, p99 10 ms
 or less; tok/s at 8 streams 0.98 or more of direct.
 """
 
@@ -14,98 +15,68 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import aiohttp
 from benchmarks import _common as common
 from benchmarks._common import Spread, median_error, percentile
 from tests.support.mtp import build_chain_model
 
 from onebit import paths
+from onebit.bench import answer as generator
+from onebit.bench.answer import Answer, Ask
+from onebit.bench.endpoint import Endpoint
 
-Paths = dict[str, aiohttp.ClientSession]  # "direct", "router", and "again": directly, another time
-_PREDICTED = re.compile(rb'"predicted_n":(\d+)')
+Places = dict[str, Endpoint]  # "direct", "router", and "again": directly, another time
 _NOTE = """case " $* " in *" --host "*)
-  umask 077; {{ printenv LLAMA_API_KEY; printf '%s\\n' "$@"; }} > {file}.new; mv {file}.new {file};;
+  umask 077; {{ echo $$; printenv LLAMA_API_KEY; printf '%s\\n' "$@"; }} > {file}.new; mv {file}.new {file};;
 esac
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One streamed answer. `first_s`, `last_s`: from before the request to its first and last byte of text."""
+async def ask(where: Endpoint, model: str, prompt: str, tokens: int) -> Answer:
+    """One streamed answer of exactly `tokens` tokens; ends the run where it fails.
 
-    first_s: float
-    last_s: float
-    tokens: int
-
-
-async def ask(client: aiohttp.ClientSession, model: str, prompt: str, tokens: int) -> Answer:
-    """Ask for exactly `tokens` tokens. Raises aiohttp.ClientError when it does not work.
-
-    Asked directly over a kept-alive connection that has carried a stream, llama-server hung up on 10 in 100
-    requests here. A client cannot tell beforehand, so it asks again, with a new clock: that favours direct.
+    With the generator of `onebit bench`: aiohttp's client took more of the core that it shares with the router than
+    the router itself, and its time was counted as the router's.
     """
-    body = {
-        "model": model,
-        "stream": True,
-        "max_tokens": tokens,
-        "ignore_eos": True,
-        "temperature": 0,
-        "messages": [{"role": "user", "content": prompt}],
-    }
-    tries = 5
-    while True:
-        began = time.perf_counter()
-        try:
-            async with client.post("/v1/chat/completions", json=body) as response:
-                response.raise_for_status()
-                tail = await response.content.readany()
-                first = time.perf_counter()
-                async for piece in response.content.iter_any():
-                    tail = tail[-2000:] + piece
-        except aiohttp.ClientConnectionError:
-            tries -= 1
-            if not tries:
-                raise
-            continue
-        found = _PREDICTED.search(tail)
-        return Answer(first - began, time.perf_counter() - began, int(found[1]) if found else 0)
+    answer = await generator.ask(where, Ask(model, tokens, api="chat"), prompt)
+    if not answer.good:
+        sys.exit(f"{where.name} did not answer: {answer.trouble}: {answer.why}")
+    return answer
 
 
-@asynccontextmanager
-async def same_engine(
-    folder: Path, engine: common.Command, model: Path, *flags: str
-) -> AsyncIterator[tuple[Paths, str]]:
-    """`onebit serve` with this engine: sessions to the router and past it, and the model's name."""
+@contextmanager
+def same_engine(
+    folder: Path, engine: common.Command, model: Path, *flags: str, apart: bool = False
+) -> Iterator[tuple[Places, str]]:
+    """`onebit serve` with this engine: the router's address and the engine's own, and the model's name.
+
+    `apart`: the engine's decode loop, its main thread, gets a core for itself, as a card would be; its HTTP threads,
+    the router and this process share the others.
+    """
     note = folder / "engine.txt"
     build = common.script_build(folder / "build", engine, _NOTE.format(file=note))
     with common.onebit(folder, build, model, *flags) as router:
-        key, *argv = note.read_text().splitlines()
+        pid, key, *argv = note.read_text().splitlines()
         host = argv[argv.index("--host") + 1].split(",")[-1]
-        if host.endswith(".sock"):
-            base, connector = "http://engine", aiohttp.UnixConnector(host, limit=0)
-        else:
+        if not host.endswith(".sock"):
             sys.exit("the engine has no Unix socket: its port is not known here")
-        async with (
-            aiohttp.ClientSession(base, connector=connector, headers={"Authorization": f"Bearer {key}"}) as direct,
-            aiohttp.ClientSession(router.url, connector=aiohttp.TCPConnector(limit=0)) as through,
-        ):
-            yield {"direct": direct, "router": through, "again": direct}, router.model
+        direct = Endpoint("engine", 0, socket=Path(host), key=key)
+        with common.core_alone(int(pid), router.pid) if apart else nullcontext():
+            yield {"direct": direct, "router": Endpoint.of_url(router.url), "again": direct}, router.model
 
 
 async def phase(
-    client: aiohttp.ClientSession, model: str, streams: int, asks: int, tokens: int, pause_s: float, seed: int
+    where: Endpoint, model: str, streams: int, asks: int, tokens: int, pause_s: float, seed: int
 ) -> list[Answer]:
     """`streams` users, each with `asks` requests in a row and a random pause of up to `pause_s` before each."""
 
@@ -114,7 +85,7 @@ async def phase(
         answers = []
         for _ in range(asks):
             await asyncio.sleep(pauses.uniform(0, pause_s))
-            answers.append(await ask(client, model, f"Count on from {number}.", tokens))
+            answers.append(await ask(where, model, f"Count on from {number}.", tokens))
         return answers
 
     return [answer for answers in await asyncio.gather(*map(user, range(streams))) for answer in answers]
@@ -138,14 +109,14 @@ class Load:
     pause_s: float
 
 
-async def added(places: Paths, model: str, load: Load) -> Mapping[str, list[float]]:
+async def added(places: Places, model: str, load: Load) -> Mapping[str, list[float]]:
     """First-token times in ms, by way, twins at the same index."""
     times: dict[str, list[float]] = {name: [] for name in places}
     for number in range(-1, load.rounds):  # round -1 warms up: connections, prompt cache
         for name in order(list(places), number):
             answers = await phase(places[name], model, load.streams, load.asks, load.tokens, load.pause_s, seed=number)
             if number >= 0:
-                times[name] += [answer.first_s * 1000 for answer in answers]
+                times[name] += [(answer.token_times[0] - answer.sent) * 1000 for answer in answers]
     return times
 
 
@@ -172,14 +143,14 @@ def added_row(engine: str, load: Load, times: Mapping[str, list[float]]) -> list
     ]
 
 
-async def rate(client: aiohttp.ClientSession, model: str, streams: int, tokens: int) -> float:
+async def rate(where: Endpoint, model: str, streams: int, tokens: int) -> float:
     """Total tokens per second of `streams` answers that begin together."""
     began = time.perf_counter()
-    answers = await phase(client, model, streams, 1, tokens, 0, seed=0)
+    answers = await phase(where, model, streams, 1, tokens, 0, seed=0)
     return sum(answer.tokens for answer in answers) / (time.perf_counter() - began)
 
 
-async def rates(places: Paths, model: str, rounds: int, tokens: int) -> dict[str, list[float]]:
+async def rates(places: Places, model: str, rounds: int, tokens: int) -> dict[str, list[float]]:
     """Total tok/s at 1 and at 8 streams, both ways, round by round."""
     names = ("direct", "router")
     found: dict[str, list[float]] = {f"{name} {n}": [] for n in (1, 8) for name in names}
@@ -216,11 +187,11 @@ async def ceiling(folder: Path) -> float:
     with common.running(common.fast_engine("--host", str(socket)), folder / "ceiling.log"):
         while not socket.exists():  # noqa: ASYNC110  (another process makes it)
             await asyncio.sleep(0.02)
-        async with aiohttp.ClientSession("http://engine", connector=aiohttp.UnixConnector(str(socket))) as client:
-            await phase(client, "bench", 8, 5, 64, 0, seed=0)
-            began = time.perf_counter()
-            answers = await phase(client, "bench", 8, 30, 64, 0, seed=0)
-            return sum(answer.tokens for answer in answers) / (time.perf_counter() - began)
+        where = Endpoint("engine", 0, socket=socket)
+        await phase(where, "bench", 8, 5, 64, 0, seed=0)
+        began = time.perf_counter()
+        answers = await phase(where, "bench", 8, 30, 64, 0, seed=0)
+        return sum(answer.tokens for answer in answers) / (time.perf_counter() - began)
 
 
 def find(options: Any) -> tuple[Path, Path]:
@@ -261,7 +232,7 @@ async def main() -> None:
     ]
     rows, figures = [], {}
 
-    async def measure(name: str, places: Paths, model: str, loads: Sequence[Load]) -> None:
+    async def measure(name: str, places: Places, model: str, loads: Sequence[Load]) -> None:
         for load in loads:
             times = figures[f"{name}, {load.name}"] = await added(places, model, load)
             rows.append(added_row(name, load, times))
@@ -270,21 +241,24 @@ async def main() -> None:
         top = await ceiling(folder)
         paced = common.fast_engine("--step-ms", "10")  # 100 tok/s for each stream
         if options.only in (None, "fast"):
-            async with same_engine(folder, paced, common.tiny_gguf(folder)) as (places, model):
+            with same_engine(folder, paced, common.tiny_gguf(folder)) as (places, model):
                 await measure("fast fake", places, model, fake_loads)
     speed: dict[str, list[float]] = {}
     if options.only in (None, "small"):
         server, file = find(options)
         with common.scratch() as folder:
             small = build_chain_model(folder / "small.gguf", tokenizer=file, nextn=0).path
-            async with same_engine(folder, [server.resolve()], small, "-c", "1024") as (places, model):
-                await measure("llama-server, 5 MB", places, model, small_loads)
+            for name, apart in (("llama-server, 5 MB, a core apart", True), ("llama-server, 5 MB", False)):
+                with same_engine(folder, [server.resolve()], small, "-c", "1024", apart=apart) as (places, model):
+                    await measure(name, places, model, small_loads)
     if options.only in (None, "demo"):
         server, file = find(options)
-        with common.scratch() as folder:
-            async with same_engine(folder, [server.resolve()], file.resolve(), "-c", "1024") as (places, model):
-                await measure("llama-server, demo", places, model, demo_loads)
-                speed = await rates(places, model, 1 if few else 5, 32 if few else 96)
+        with (
+            common.scratch() as folder,
+            same_engine(folder, [server.resolve()], file.resolve(), "-c", "1024") as (places, model),
+        ):
+            await measure("llama-server, demo", places, model, demo_loads)
+            speed = await rates(places, model, 1 if few else 5, 32 if few else 96)
     head = ["engine", "streams", "pairs", "direct, median ms", "added: median of pairs", "noise: direct again"]
     head += ["p99 of pairs", "added to the p99 of all", "noise: direct again"]
     tables = [common.table(head, rows)]

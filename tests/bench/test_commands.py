@@ -108,6 +108,9 @@ def test_profile_stores_and_checks(engine: list[str], home: Path) -> None:
     assert "Fake Card" in data["key"]["first"] and str(stored.name) in done.stderr
     again = run(*args)
     assert again.returncode == 0 and "starting" not in again.stderr, "all is known already"
+    shorter = run(*args, "--tokens", "8", "--budget", "0s")
+    assert "the profile there is of 128 and 32 tokens; it is measured anew" in shorter.stderr, shorter.stderr
+    assert len(json.loads(stored.read_text())["grids"]["0"]) == 1, "the two are never mixed"
 
 
 def test_tune_prints_command_lines(engine: list[str]) -> None:

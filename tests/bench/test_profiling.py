@@ -69,10 +69,10 @@ GRIDS = {0: Grid({(1, 0): 11.8, (0, 1): 11.6, (1, 1): 14.3}), 2: Grid({(1, 0): 3
 
 
 def test_what_is_stored_is_found_again(home: Path) -> None:
-    path = write(Profile(KEY, GRIDS), {"cpu": "test"})
+    path = write(Profile(KEY, GRIDS, (64, 32)), {"cpu": "test"})
     assert path == path_of(KEY) and home in path.parents
     found = find(KEY)
-    assert found is not None and found.key == KEY
+    assert found is not None and found.key == KEY and found.lengths == (64, 32)
     assert {draft: dict(grid.points) for draft, grid in found.grids.items()} == {
         draft: dict(grid.points) for draft, grid in GRIDS.items()
     }

@@ -212,3 +212,50 @@ async def test_a_full_backlog_is_waited_out(tmp_path: Path) -> None:
 async def test_nobody_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         await connect(Address(tmp_path / "none.sock"))
+
+
+async def test_what_is_poured_stops_where_nobody_takes_more(tmp_path: Path) -> None:
+    size = 4 << 20
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % size + bytes(size))
+        await writer.drain()
+
+    taken: list[int] = []
+    async with engine(tmp_path, answer) as client:
+        response = await answered(client)
+
+        def take(data: bytes) -> bool:
+            taken.append(len(data))
+            return len(taken) % 3 > 0  # every third time it is full
+
+        while await response.pour(take):
+            before = len(taken)
+            assert before % 3 == 0
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert len(taken) == before, "nothing comes while nobody pours"
+        assert sum(taken) == size and response.complete
+
+
+@pytest.mark.parametrize("size", [4, 9])
+async def test_who_pours_is_told_of_all_that_goes_wrong(tmp_path: Path, size: int) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % size)
+        await writer.drain()
+        await asyncio.sleep(0.05)  # the one who pours waits by then
+        writer.write(b"half")
+
+    def refuse(_: bytes) -> bool:
+        raise ValueError("not wanted")
+
+    async with engine(tmp_path, answer) as client:
+        if size > 4:
+            taken: list[bytes] = []
+            with pytest.raises(OSError, match="in the middle"):
+                await (await answered(client)).pour(lambda data: not taken.append(data))  # type: ignore[func-returns-value]
+            assert taken == [b"half"]
+        with pytest.raises(ValueError, match="not wanted"):
+            await (await answered(client)).pour(refuse)

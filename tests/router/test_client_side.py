@@ -9,7 +9,7 @@ import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from onebit.router.client_side import ClientSide
+from onebit.router.client_side import PARTS, ClientSide
 from onebit.router.reply import Receive, Send
 
 pytestmark = pytest.mark.anyio
@@ -113,3 +113,40 @@ async def test_a_crash_after_the_head_sends_the_head_and_closes() -> None:
     wire = await ask(app)
     assert b"".join(wire.writes).startswith(b"HTTP/1.1 200 OK\r\n")
     assert wire.closed
+
+
+async def test_parts_go_out_as_chunks_and_an_empty_one_does_not_end_the_response() -> None:
+    async def app(scope: Any, _: Receive, send: Send) -> None:
+        await begin(send)
+        for data in (b"one", b"", b"two"):
+            assert scope[PARTS].write(data)
+        await scope[PARTS].drained()
+        await part(send, b"three", False)
+
+    first, *rest = (await ask(app)).writes
+    assert first.endswith(b"\r\n\r\n3\r\none\r\n")
+    assert rest == [b"3\r\ntwo\r\n", b"5\r\nthree\r\n0\r\n\r\n"]
+
+
+async def test_a_slow_client_is_waited_for_and_one_that_left_is_no_error() -> None:
+    steps: list[str] = []
+
+    async def app(scope: Any, _: Receive, send: Send) -> None:
+        parts = scope[PARTS]
+        await begin(send)
+        connection.pause_writing()
+        assert not parts.write(b"one")
+        asyncio.get_running_loop().call_soon(connection.resume_writing)
+        await parts.drained()
+        steps.append("drained")
+        connection.connection_lost(None)
+        before = len(wire.writes)
+        assert parts.write(b"two") and len(wire.writes) == before
+        steps.append("left")
+
+    state, wire = ServerState(), Wire()
+    connection = ClientSide(Config(app, log_config=None, interface="asgi3"), state, {})
+    connection.connection_made(cast(asyncio.Transport, wire))
+    connection.data_received(b"POST / HTTP/1.1\r\nHost: here\r\n\r\n")
+    await asyncio.gather(*state.tasks)
+    assert steps == ["drained", "left"]

@@ -161,7 +161,7 @@ class _Run:
 
         self._pairs = pairs
         self._measured_on = measured_on
-        self._lengths = {"tokens": tokens, "prompt_tokens": prompt_tokens}
+        self._lengths = (tokens, prompt_tokens)
         self._seconds = seconds
         self._loads = loads
         self._rounds = rounds
@@ -184,7 +184,11 @@ class _Run:
         grids: dict[int, Grid] = {}
         try:
             known = None if fresh else find(key)
-            grids = dict(known.grids) if known else {}
+            if known is not None and known.lengths != self._lengths:
+                before = "other" if known.lengths is None else "{} and {}".format(*known.lengths)
+                console.err().print(f"note: the profile there is of {before} tokens; it is measured anew", markup=False)
+            elif known is not None:
+                grids = dict(known.grids)
         except ProfileError as error:
             console.err().print(f"note: {error.message}; it is measured anew", markup=False)
         last: list[Profiling] = []
@@ -194,11 +198,10 @@ class _Run:
         def profiling(pair: Pair) -> Profiling:
             def keep(points: dict[tuple[int, int], float]) -> None:
                 grids[pair.draft] = Grid(points)
-                write(Profile(key, grids), {**self._measured_on, **self._lengths})
+                write(Profile(key, grids, self._lengths), self._measured_on)
 
             points = dict(grids[pair.draft].points) if pair.draft in grids else {}
-            lengths = (self._lengths["tokens"], self._lengths["prompt_tokens"])
-            return Profiling(pair, *lengths, self._seconds, self._show, points, keep)
+            return Profiling(pair, *self._lengths, self._seconds, self._show, points, keep)
 
         async def work() -> bool:
             from onebit.errors import OnebitError

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 import httptools
 
@@ -40,7 +41,9 @@ class Response:
         self._chunks: list[bytes] = []
         self._buffered = 0
         self._paused = False
-        self._error: OSError | None = None
+        self._error: Exception | None = None
+        self._take: Callable[[bytes], bool] | None = None  # while somebody pours
+        self._full = False  # what is poured into wants no more for now
         self._begun = False
         self._waiter: asyncio.Future[None] | None = None
         self._loop.add_reader(self._fd, self._readable)
@@ -76,13 +79,32 @@ class Response:
                 raise self._error
             self._waiter = self._loop.create_future()
             await self._waiter
-        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks.clear()
-        self._buffered = 0
-        if self._paused and self._fd >= 0:
-            self._paused = False
-            self._loop.add_reader(self._fd, self._readable)
-        return data
+        return self._taken()
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        """Give `take` what comes of the body, each piece in the call in which it was read: no task wakes for it.
+
+        Returns False at the end, and True when `take` did so, for it wants no more now: pour again later. Raises
+        OSError when the body breaks off, and what `take` raises. In `take`, `complete` is as after `chunk`.
+        """
+        while True:
+            if self._chunks:
+                if not take(self._taken()):
+                    return True
+            elif self._error is not None:  # `take` may fail at the last piece: first of all that is told
+                raise self._error
+            elif self.complete:
+                return False
+            else:
+                self._go_on()
+                self._take, self._full = take, False
+                self._waiter = self._loop.create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._take = None
+                if self._full:
+                    return True
 
     async def read(self) -> bytes:
         """The whole body. Raises OSError when it breaks off."""
@@ -110,6 +132,23 @@ class Response:
         del self._parser  # it holds us: without this, each answer left a cycle of ten objects to the collector
         if not self.complete:
             self._fail("the connection was closed")
+
+    def _taken(self) -> bytes:
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        self._buffered = 0
+        self._go_on()
+        return data
+
+    def _go_on(self) -> None:
+        if self._paused and self._fd >= 0:
+            self._paused = False
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _pause(self) -> None:
+        if not self._paused and self._fd >= 0:
+            self._paused = True
+            self._loop.remove_reader(self._fd)
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -139,10 +178,24 @@ class Response:
             return
         if not data:
             self._ended()
-        elif self._buffered > _HIGH_WATER and self._fd >= 0:
-            self._paused = True
-            self._loop.remove_reader(self._fd)
+        elif self._take is not None and self._chunks:
+            if self._poured(self._take) and not self.complete:
+                return
+        elif self._buffered > _HIGH_WATER:
+            self._pause()
         self._wake()
+
+    def _poured(self, take: Callable[[bytes], bool]) -> bool:
+        """May it go on like this?"""
+        try:
+            self._full = not take(self._taken())
+        except Exception as error:  # the one who pours is told: here, it would end in the event loop's log
+            self._error = error
+            self.close()
+            return False
+        if self._full:
+            self._pause()
+        return not self._full
 
     def _ended(self) -> None:
         """The engine closed; a body that says no length ends with that."""

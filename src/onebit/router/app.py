@@ -27,6 +27,7 @@ from onebit.errors import (
 )
 from onebit.router.adapters import Adapters
 from onebit.router.admin import PATHS, Admin
+from onebit.router.client_side import PARTS
 from onebit.router.endpoints import ENDPOINTS
 from onebit.router.journal import Entry
 from onebit.router.keyring import KeyRing
@@ -77,7 +78,7 @@ class App:
         """ASGI. Only HTTP comes in here: uvicorn is started without lifespan and websockets."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = _request_id(headers)
-        reply = Reply(send, ((b"x-request-id", request_id),))
+        reply = Reply(send, scope[PARTS], ((b"x-request-id", request_id),))
         try:
             await self._dispatch(scope["method"], scope["path"], headers, receive, reply, request_id)
         except OnebitError as error:

@@ -1,4 +1,6 @@
-"""uvicorn's HTTP protocol, with one thing changed: a response's head goes out together with its first part."""
+"""uvicorn's HTTP protocol, with two things added: a response's head goes out together with its first part, and further
+parts can be written without a turn through ASGI.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,9 @@ import asyncio
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+PARTS = "onebit.parts"
+"""In a request's scope: its response's `Parts`."""
 
 
 class ClientSide(HttpToolsProtocol):
@@ -16,6 +21,7 @@ class ClientSide(HttpToolsProtocol):
     """
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cast(dict[str, Any], cycle.scope)[PARTS] = Parts(cycle)
         if cycle.scope["method"] != "HEAD":  # there, no part follows
             cycle.transport = cast(asyncio.Transport, HeadHolder(cycle, cycle.transport))
         super()._start_asgi_task(cycle, app)
@@ -47,3 +53,27 @@ class HeadHolder:
         if self._head:
             self._transport.write(self._head)
         self._transport.close()
+
+
+class Parts:
+    """Writes the parts of a chunked response that has begun.
+
+    As ASGI's `send` with more_body, but a plain call: the relay writes from the callback that has read the engine's
+    socket, and no task wakes for a token.
+    """
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def write(self, data: bytes) -> bool:
+        """Send a part; a client that has left is no error. False: the client is slow."""
+        cycle = self._cycle
+        if data and not cycle.disconnected:  # an empty chunk would end the response
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return not cycle.flow.write_paused
+
+    async def drained(self) -> None:
+        """Return when the client has taken most of what was written, or left."""
+        await self._cycle.flow.drain()

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
-from onebit.engines.client import EngineClient
 from onebit.engines.http import Response
 from onebit.errors import EngineLost
 from onebit.router.assemble import Answer, EngineError
@@ -42,12 +41,12 @@ def relay(exchange: Exchange, call: Call, reply: Reply, progress: Progress | Non
 
     `progress`: notes what a stream has sent, and, when it holds something already, joins this part to it.
     """
-    response, client = exchange.response, exchange.client
+    response = exchange.response
     if not response.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
         return _copy_whole(response, reply)
     if not call.stream and call.endpoint.whole is not None:
-        return _assemble(response, client, call.endpoint.whole(), reply)
-    return _copy_events(response, client, call, reply, progress)
+        return _assemble(exchange, call.endpoint.whole(), reply)
+    return _copy_events(exchange, call, reply, progress)
 
 
 def _tokens(tail: bytes) -> Tokens:
@@ -65,49 +64,81 @@ async def _copy_whole(response: Response, reply: Reply) -> Tokens:
     return _tokens(body[-_TAIL:]) if response.status == 200 else Tokens()
 
 
-async def _copy_events(
-    response: Response, client: EngineClient, call: Call, reply: Reply, progress: Progress | None
-) -> Tokens:
-    """Copy whole events only: when the engine dies inside one, its half must not reach the client."""
-    rest = b""
-    held = b""
-    tail: deque[bytes] = deque(maxlen=_TAIL_PIECES)
-    continued = progress is not None and progress.id is not None
+class _Events:
+    """Sends on what comes of a stream, in whole events: when the engine dies inside one, its half must not go out."""
+
+    __slots__ = ("_client", "_continued", "_progress", "_reply", "_response", "_several", "held", "rest", "tail")
+
+    def __init__(self, exchange: Exchange, call: Call, reply: Reply, progress: Progress | None) -> None:
+        self._response, self._client, self._reply = exchange.response, exchange.client, reply
+        self._several = call.need.sequences > 1
+        self._progress = progress
+        self._continued = progress is not None and progress.id is not None
+        self.rest = b""  # the beginning of an event
+        self.held = b""  # what came last: it goes out together with the end
+        self.tail: deque[bytes] = deque(maxlen=_TAIL_PIECES)
+
+    def whole(self, chunk: bytes) -> bytes:
+        """The events that `chunk` completes, as the client is to see them."""
+        self._client.touch()
+        data, self.rest = _whole_events(self.rest + chunk if self.rest else chunk)
+        if data and self._several:
+            data = data.replace(_NULL_EVENT, b"")
+        if data and self._progress is not None:
+            data = joined(data, self._progress) if self._continued else data
+            self._progress.feed(data)
+        return data
+
+    def send(self, data: bytes) -> bool:
+        """False: the client is slow."""
+        self.tail.append(data)
+        if self._response.complete:
+            self.held = data
+            return True
+        return self._reply.part(data)
+
+    def take(self, chunk: bytes) -> bool:
+        """`whole` and `send`."""
+        data = self.whole(chunk)
+        return not data or self.send(data)
+
+
+async def _copy_events(exchange: Exchange, call: Call, reply: Reply, progress: Progress | None) -> Tokens:
+    response = exchange.response
     if progress is not None:
         progress.go_on()
-    while chunk := await response.chunk():
-        client.touch()
-        data, rest = _whole_events(rest + chunk if rest else chunk)
-        if not data:
-            continue
-        if call.need.sequences > 1:
-            data = data.replace(_NULL_EVENT, b"")
-        if progress is not None:
-            data = joined(data, progress) if continued else data
-            progress.feed(data)
+    events = _Events(exchange, call, reply, progress)
+    first = b""
+    while not first and (chunk := await response.chunk()):
+        first = events.whole(chunk)
+    if first:
         if not reply.begun:
             await reply.begin(response.status, EVENTS, _NO_STORE)
-        tail.append(data)
-        if response.complete:
-            held = data  # it goes out together with the end
-        else:
-            await reply.write(data)
-    last = b"".join(tail)[-_TAIL:]
-    if rest or not last or (call.endpoint.done and not last.endswith(call.endpoint.done) and b'"error"' not in last):
-        if held:
-            await reply.write(held)
+        if not events.send(first):
+            await reply.drained()
+        while await response.pour(events.take):
+            await reply.drained()
+    last = b"".join(events.tail)[-_TAIL:]
+    early = call.endpoint.done and not last.endswith(call.endpoint.done) and b'"error"' not in last
+    if events.rest or not last or early:
+        reply.part(events.held)
         raise EngineLost("the engine's answer ended too early")
-    await reply.end(held)
+    await reply.end(events.held)
     return _tokens(last)
 
 
-async def _assemble(response: Response, client: EngineClient, answer: Answer, reply: Reply) -> Tokens:
+async def _assemble(exchange: Exchange, answer: Answer, reply: Reply) -> Tokens:
     rest = b""
+
+    def take(chunk: bytes) -> bool:
+        nonlocal rest
+        exchange.client.touch()
+        events, rest = _whole_events(rest + chunk)
+        answer.feed(events)
+        return True
+
     try:
-        while chunk := await response.chunk():
-            client.touch()
-            events, rest = _whole_events(rest + chunk)
-            answer.feed(events)
+        await exchange.response.pour(take)
     except EngineError as error:
         await reply.json(error.status, error.body)
         return Tokens()

@@ -1,4 +1,4 @@
-"""The answer to a client, on top of ASGI's send: it knows whether it has begun and whether it has ended."""
+"""The answer to a client, through ASGI's send and a short way past it: it knows whether it has begun, and ended."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any
 
 from onebit.errors import OnebitError
+from onebit.router.client_side import Parts
 from onebit.router.endpoints import error_body
 
 Message = MutableMapping[str, Any]
@@ -23,11 +24,12 @@ EVENTS = (b"content-type", b"text/event-stream")
 class Reply:
     """One response, written once."""
 
-    __slots__ = ("_send", "begun", "ended", "first", "fixed", "status")
+    __slots__ = ("_parts", "_send", "begun", "ended", "first", "fixed", "status")
 
-    def __init__(self, send: Send, fixed: tuple[Header, ...] = ()) -> None:
+    def __init__(self, send: Send, parts: Parts, fixed: tuple[Header, ...] = ()) -> None:
         """`fixed`: headers that every response carries."""
         self._send = send
+        self._parts = parts
         self.fixed = fixed
         self.begun = False
         self.ended = False
@@ -42,9 +44,13 @@ class Reply:
         start = {"type": "http.response.start", "status": status, "headers": [*headers, *self.fixed]}
         await self._send(start)
 
-    def write(self, data: bytes) -> Awaitable[None]:
-        """Send a part of the body; waits while the client is slow."""
-        return self._send({"type": "http.response.body", "body": data, "more_body": True})
+    def part(self, data: bytes) -> bool:
+        """Send a part of the body, now. False: the client is slow, and what comes next should wait for `drained`."""
+        return self._parts.write(data)
+
+    async def drained(self) -> None:
+        """Return when the client has taken most of what was sent."""
+        await self._parts.drained()
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last part."""

@@ -97,10 +97,7 @@ class Gate:
         model = self.models.get(ask.model)
         if model is None:
             raise refusals.gone(ask.model)
-        lease = Lease(self, model, ask)
-        if front or left is not None:
-            lease.front, lease.left = True, left
-        return lease
+        return Lease(self, model, ask, left, front or left is not None)
 
     # --- one tick each, no await: nothing comes between the check and the take ------------------------------
 
@@ -131,54 +128,52 @@ class Gate:
         return False
 
     def give_back(self, lease: Lease) -> None:
-        """The block was left: its slots go to the next in line."""
-        model, claim = lease.model, lease.claim
+        """The block was left: its slots go to the next in line, straight, without being free in between."""
+        model, claim, caps = lease.model, lease.claim, self.caps
         if claim is None:
             raise AssertionError("a lease is given back exactly once")
         lease.claim = None
         now = self.clock()
-        running, line, key = model.running, model.line, lease.ask.key
+        running, line = model.running, model.line
         model.releases.append(now)
         model.served[lease.tier] = now
-        free_again = key in self.caps.limits and self.caps.ended(key)
-        if not line.size or not self._hand_on(model, claim):
-            del running[claim.id]
-            model.slots.release(claim)
-            if line.size:
-                self.hand_over(model)
-        if not running:
-            model.idle_since = now
-            if model.emptied is not None:
-                model.emptied.set()
+        free_again = lease.ask.key in caps.limits and caps.ended(lease.ask.key)
+        following = None
+        if line.size and self._closed is None and model.residency is _RESIDENT:
+            following = line.pop(self._lowest(model) if self.background or model.hold is not None else 0, caps.full)
+        if following is not None:
+            future = following.future
+            if future is not None and not future.done() and model.slots.hand_over(claim, following.ask.need):
+                following.claim = claim  # as _begin
+                running[claim.id] = following
+                if following.ask.key in caps.limits:
+                    caps.began(following.ask.key)
+                future.set_result(None)
+            else:
+                line.put_back(following)
+                following = None
+        if following is None:
+            self._release(model, claim, now)
         if self.background:
             self.background -= lease.tier is _BACKGROUND
             self._hand_over_background()
         if free_again:
-            self._hand_over_to(key)
+            self._hand_over_to(lease.ask.key)
         if (self.memory_is_wanted or not running) and not any(other.tier is lease.tier for other in running.values()):
             self.rearrange()
         if self._closed is not None and not any(self.running()):
             self._drained.set()
 
-    def _hand_on(self, model: Model, claim: Claim) -> bool:
-        """The short way of a slot from one request to the next: straight, without being free in between."""
-        if self._closed is not None or model.residency is not _RESIDENT:
-            return False
-        line = model.line
-        lowest = 0 if not self.background and model.hold is None else self._lowest(model)
-        lease = line.pop(lowest, self.caps.full)
-        if lease is None:
-            return False
-        future = lease.future
-        if future is None or future.done() or not model.slots.hand_over(claim, lease.ask.need):
-            line.put_back(lease)
-            return False
-        lease.claim = claim  # as _begin
-        model.running[claim.id] = lease
-        if lease.ask.key in self.caps.limits:
-            self.caps.began(lease.ask.key)
-        future.set_result(None)
-        return True
+    def _release(self, model: Model, claim: Claim, now: float) -> None:
+        """Slots become free, and nobody has them yet."""
+        del model.running[claim.id]
+        model.slots.release(claim)
+        if model.line.size:
+            self.hand_over(model)
+        if not model.running:
+            model.idle_since = now
+            if model.emptied is not None:
+                model.emptied.set()
 
     def hand_over(self, model: Model) -> None:
         """Give free slots to those in line, in their order, until nothing fits."""
@@ -247,24 +242,28 @@ class Gate:
 
     # --- those who wait ------------------------------------------------------------------------------------------
 
-    def join(self, lease: Lease) -> asyncio.Future[None] | None:
-        """Stand in line. Returns what to wait for; None when a slot was found at once. Raises QueueFull."""
+    def enter(self, lease: Lease) -> asyncio.Future[None] | None:
+        """Slots at once (None), or a place in line: what to wait for. Raises the refusals that are known by now."""
         model = lease.model
-        if model.line.size >= self.limits.max_waiting and not lease.front:
+        line, slots = model.line, model.slots
+        behind_others = line.size and lease.left is None and self._closed is None and slots.serves_all
+        if not (behind_others and model.residency is _RESIDENT) and self.take(lease):  # else it would say no, later
+            return None
+        if line.size >= self.limits.max_waiting and not lease.front:
             self._make_place(model, lease)
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         future = lease.future = loop.create_future()
         lease.joined = self.clock()
-        model.line.join(lease)
+        line.join(lease)
         if not self._patience.awake:
             self._patience.wake()
         if self.background:
             self._came(model, lease)
         elif lease.tier is _BACKGROUND:
             self.background += 1
-        if not model.slots.full and (lease.ask.need.adapters is None or model.slots.has_room(lease.ask.need)):
+        if not slots.full and (lease.ask.need.adapters is None or slots.has_room(lease.ask.need)):
             self.hand_over(model)  # a waiter with other needs may pass those in line
         if model.residency is not _RESIDENT and lease.claim is None:
             self.rearrange()

@@ -94,6 +94,7 @@ class Profile:
 
     key: ProfileKey
     grids: Mapping[int, Grid]
+    lengths: tuple[int, int] | None = None  # tokens of the answers and of the prompts that it was measured with
 
     def grid(self, draft: int = 0) -> Grid | None:
         """The grid for a draft length, None when that was not measured."""

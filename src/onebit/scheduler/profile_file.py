@@ -87,7 +87,8 @@ def _parse(data: Any) -> Profile:
     grids = {
         int(draft): Grid({(int(a), int(b)): float(t) for a, b, t in grid}) for draft, grid in data["grids"].items()
     }
-    return Profile(key, grids)
+    lengths = data.get("lengths")
+    return Profile(key, grids, None if lengths is None else (int(lengths["tokens"]), int(lengths["prompt_tokens"])))
 
 
 def write(profile: Profile, measured_on: Mapping[str, Any], path: Path | None = None) -> Path:
@@ -97,6 +98,7 @@ def write(profile: Profile, measured_on: Mapping[str, Any], path: Path | None = 
         "version": VERSION,
         "key": asdict(profile.key),
         "measured_on": dict(measured_on),
+        "lengths": profile.lengths and dict(zip(("tokens", "prompt_tokens"), profile.lengths, strict=True)),
         "unit": "[requests on the first engine, on the second, tok/s in total], by draft length",
         "grids": {
             str(draft): [[a, b, round(total, 3)] for (a, b), total in sorted(grid.points.items())]
