@@ -5,10 +5,11 @@ Direct and through the router mean the very same engine process with the very sa
 router. Phases alternate, in turned order, and each request of one phase has its twin, with the same prompt and the
 same pause before it, in the others: what is shown are the differences of twins. A third phase asks directly again:
 direct against direct is the noise that no router has made. The engines: a fast fake one, whose first token costs
-nothing; the real llama-server with a model of 5 MB, once with its decode loop on a core of its own, as it has on a card,
-and once where loop, router and load share all cores: there what the router adds is mostly that it slows the engine; and
-the real one with the demo model, whose batches decide when a first token comes. Goals at 16 streams: median 2 ms or less, p99 10 ms
-or less; tok/s at 8 streams 0.98 or more of direct.
+nothing and whose further ones come every 10 ms, so that nothing but the relay can make an answer longer; the real
+llama-server with a model of 5 MB, once with its decode loop on a core of its own, as it has on a card, and once where
+loop, router and load share all cores (there the router mostly adds by slowing the engine); and the real one with the
+demo model, whose batches decide when a first token comes. Goals at 16 streams: median 2 ms or less, p99 10 ms or less;
+tok/s at 8 streams 0.98 or more of direct.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -109,37 +110,52 @@ class Load:
     pause_s: float
 
 
-async def added(places: Places, model: str, load: Load) -> Mapping[str, list[float]]:
-    """First-token times in ms, by way, twins at the same index."""
-    times: dict[str, list[float]] = {name: [] for name in places}
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of one way, twins at the same index of all ways: to the first token, and to the answer's end, in ms."""
+
+    first: list[float] = field(default_factory=list)
+    whole: list[float] = field(default_factory=list)
+
+
+async def added(places: Places, model: str, load: Load) -> Mapping[str, Times]:
+    """Times by way."""
+    times = {name: Times() for name in places}
     for number in range(-1, load.rounds):  # round -1 warms up: connections, prompt cache
         for name in order(list(places), number):
             answers = await phase(places[name], model, load.streams, load.asks, load.tokens, load.pause_s, seed=number)
             if number >= 0:
-                times[name] += [(answer.token_times[0] - answer.sent) * 1000 for answer in answers]
+                times[name].first.extend((answer.token_times[0] - answer.sent) * 1000 for answer in answers)
+                times[name].whole.extend((answer.ended - answer.sent) * 1000 for answer in answers)
     return times
 
 
-def added_row(engine: str, load: Load, times: Mapping[str, list[float]]) -> list[str]:
+def added_row(engine: str, load: Load, times: Mapping[str, Times]) -> list[str]:
     """The table's row of one load."""
 
     def less_direct(name: str) -> list[float]:
-        return [t - d for d, t in zip(times["direct"], times[name], strict=True)]
+        return [t - d for d, t in zip(times["direct"].first, times[name].first, strict=True)]
+
+    def to_direct(name: str) -> str:
+        ratios = [t / d for d, t in zip(times["direct"].whole, times[name].whole, strict=True)]
+        return f"{Spread.of(ratios).median:.3f} ± {median_error(ratios):.3f}"
 
     def p99_less_direct(name: str) -> float:
-        return percentile(times[name], 0.99) - percentile(times["direct"], 0.99)
+        return percentile(times[name].first, 0.99) - percentile(times["direct"].first, 0.99)
 
     added, noise = less_direct("router"), less_direct("again")
     return [
         engine,
         load.name,
         str(len(added)),
-        f"{Spread.of(times['direct']).median:.2f}",
+        f"{Spread.of(times['direct'].first).median:.2f}",
         f"**{Spread.of(added).median:.2f}** ± {median_error(added):.2f}",
         f"{Spread.of(noise).median:.2f} ± {median_error(noise):.2f}",
         f"{percentile(added, 0.99):.2f}",
         f"**{p99_less_direct('router'):.2f}**",
         f"{p99_less_direct('again'):.2f}",
+        to_direct("router"),
+        to_direct("again"),
     ]
 
 
@@ -234,7 +250,8 @@ async def main() -> None:
 
     async def measure(name: str, places: Places, model: str, loads: Sequence[Load]) -> None:
         for load in loads:
-            times = figures[f"{name}, {load.name}"] = await added(places, model, load)
+            times = await added(places, model, load)
+            figures[f"{name}, {load.name}"] = {way: asdict(its) for way, its in times.items()}
             rows.append(added_row(name, load, times))
 
     with common.scratch() as folder:
@@ -261,6 +278,7 @@ async def main() -> None:
             speed = await rates(places, model, 1 if few else 5, 32 if few else 96)
     head = ["engine", "streams", "pairs", "direct, median ms", "added: median of pairs", "noise: direct again"]
     head += ["p99 of pairs", "added to the p99 of all", "noise: direct again"]
+    head += ["whole answers, router / direct", "direct again / direct"]
     tables = [common.table(head, rows)]
     if speed:
         head = ["streams", "direct tok/s", "router tok/s", "router / direct", "batching: router / router at 1"]
@@ -272,7 +290,7 @@ async def main() -> None:
         "else was in the batch: there the p99 of all is the one to read, beside the noise. "
         f"This load generator alone reads {top:,.0f} chunks/s."
     )
-    figures_out = {"first_token_ms": figures, "tokens_per_second": speed, "ceiling_chunks_per_second": top}
+    figures_out = {"times_ms": figures, "tokens_per_second": speed, "ceiling_chunks_per_second": top}
     common.report(options, "First token and throughput", tables, figures_out)
 
 

@@ -15,6 +15,8 @@ from onebit.bench.recommend import recommend
 from onebit.bench.stats import estimate
 from onebit.bench.summary import Summary
 from onebit.cli import main
+from onebit.scheduler.profile import Grid, Profile, ProfileKey
+from onebit.scheduler.profile_file import write
 from tests.support.fake_build import make_fake_build
 from tests.support.gguf_files import write_model
 from tests.support.serving import PATIENCE_S, command
@@ -108,9 +110,27 @@ def test_profile_stores_and_checks(engine: list[str], home: Path) -> None:
     assert "Fake Card" in data["key"]["first"] and str(stored.name) in done.stderr
     again = run(*args)
     assert again.returncode == 0 and "starting" not in again.stderr, "all is known already"
-    shorter = run(*args, "--tokens", "8", "--budget", "0s")
-    assert "the profile there is of 128 and 32 tokens; it is measured anew" in shorter.stderr, shorter.stderr
+    longer = run(*args, "--tokens", "16", "--budget", "0s")
+    assert "the profile there is of 8 and 8 tokens; it is measured anew" in longer.stderr, longer.stderr
     assert len(json.loads(stored.read_text())["grids"]["0"]) == 1, "the two are never mixed"
+
+
+def test_a_simulation_is_held_against_a_live_run(engine: list[str], home: Path) -> None:
+    profile = write(Profile(ProfileKey("f", "a", "b"), {0: Grid({(1, 0): 500.0, (0, 1): 500.0, (1, 1): 1000.0})}), {})
+    trace, live = home / "trace.jsonl", home / "live.jsonl"
+    trace.write_text("".join(f'{{"at": {0.02 * i}, "tokens": 8}}\n' for i in range(12)))
+    load: list[str | Path] = ["--adaptive-at", "1", "--trace", trace]
+    measured = run("bench", *engine, "--device", "vulkan,cpu", "--adaptive", "-np", "1", *load, "--json", live)
+    assert measured.returncode == 0, measured.stderr
+    done = run("bench", "simulate", profile, *load, "--live", live)
+    assert done.returncode == 0, done.stderr
+    *_, line = [line for line in done.stdout.splitlines() if line.strip().startswith("total tok/s ")]
+    _, _, as_it_was, as_simulated, error = line.split()
+    said = float(as_simulated.replace(",", "")) / float(as_it_was.replace(",", "")) - 1
+    assert abs(said - float(error.rstrip("%")) / 100) < 0.02
+    refused = run("bench", "simulate", profile, "--trace", trace, "--live", live)
+    assert refused.returncode == 1, refused.stderr
+    assert "0 runs of 'adaptive at 8'" in " ".join(refused.stderr.split()) and "adaptive at 1" in refused.stderr
 
 
 def test_tune_prints_command_lines(engine: list[str]) -> None:

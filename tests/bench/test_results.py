@@ -123,3 +123,13 @@ def test_a_summary_sets_loads_against_one_request_round_by_round() -> None:
     spent = replace(busy, conditions={"engine_cpu_s": 4.0})
     assert [row.per_cpu_second for row in summaries([spent])] == [10.0]
     assert [row.per_cpu_second for row in summaries([busy])] == [None]
+
+
+def test_a_prediction_is_held_against_what_was_measured() -> None:
+    live = Figures(total_tok_s=50, ttft_ms=Percentiles(100, 200, 300), gap_ms=None)
+    simulated = Figures(total_tok_s=55, user_tok_s=9, ttft_ms=Percentiles(90, 220, 300), gap_ms=Percentiles(1, 2, 3))
+    assert compare.predictions(live, simulated) == [
+        ("total tok/s", 50, 55),
+        ("first token, ms p50", 100, 90),
+        ("first token, ms p95", 200, 220),
+    ], "what one of them does not know is left out"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from onebit.bench.results import Result
-from onebit.bench.stats import Estimate, estimate, ratio
+from onebit.bench.row import Figures
+from onebit.bench.stats import Estimate, Percentiles, estimate, ratio
 from onebit.errors import BenchError
 
 _FACTS = ("cpu", "model_fingerprint", "device", "build", "flags")
@@ -75,6 +76,31 @@ def differences(base: Sequence[Result], other: Sequence[Result]) -> list[str]:
         if one != two:
             found.append(f"{name}: {one} against {two}")
     return sorted(found)
+
+
+def predictions(live: Figures, simulated: Figures) -> list[tuple[str, float, float]]:
+    """(what, as it was live, as it was simulated), of all that both know: rates in tok/s, times in ms."""
+    found = []
+    for what, measure in _OPEN_LOOP.items():
+        a, b = measure(live), measure(simulated)
+        if a and b is not None:
+            found.append((what, a, b))
+    return found
+
+
+def _times(of: Percentiles | None, name: str) -> float | None:
+    value: float | None = getattr(of, name, None)
+    return value
+
+
+_OPEN_LOOP: Mapping[str, Callable[[Figures], float | None]] = {
+    "total tok/s": lambda figures: figures.total_tok_s,
+    "tok/s per user": lambda figures: figures.user_tok_s,
+    "first token, ms p50": lambda figures: _times(figures.ttft_ms, "p50"),
+    "first token, ms p95": lambda figures: _times(figures.ttft_ms, "p95"),
+    "between tokens, ms p50": lambda figures: _times(figures.gap_ms, "p50"),
+    "between tokens, ms p95": lambda figures: _times(figures.gap_ms, "p95"),
+}
 
 
 def _setups(results: Sequence[Result]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from onebit.bench.row import Figures
     from onebit.bench.simulate import Outcome
     from onebit.tiers import Tier
 
@@ -47,6 +48,12 @@ def simulate(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the rows to this new file, too.", metavar="FILE")
     ] = None,
+    live: Annotated[
+        Path | None,
+        typer.Option(
+            "--live", help="Results of a live --adaptive run with the same arrivals: show the error.", metavar="FILE"
+        ),
+    ] = None,
 ) -> None:
     """Simulate a crowd on two engines: the router's own gate and choice, with a profile's service times.
 
@@ -57,6 +64,7 @@ def simulate(
     \b
     onebit bench simulate ~/.cache/onebit/profiles/0123456789abcdef.json --rate 2.5
     onebit bench simulate PROFILE --rate 4 --burst 20 --tiers paid=0.1,subscriber=0.2,free=0.7
+    onebit bench simulate PROFILE --trace day.jsonl --live measured.jsonl
     """
     from onebit.bench.arrivals import poisson, read_trace
     from onebit.bench.simulate import Scene, bursty
@@ -75,7 +83,10 @@ def simulate(
     within("--hold-gain", hold_gain, 0, 10)
     within("--max-waiting", max_waiting, 0, 1_000_000)
     within("--max-wait", max_wait, 0, 86_400)
+    if live is not None and not adaptive_at:
+        raise ConfigError("--live needs --adaptive-at", hint="a live run splits its load at a number of requests")
     shares = _shares(tiers)
+    measured = None if live is None else _open_loop(live, adaptive_at)
     if rate * duration > 1_000_000:
         raise ConfigError(f"--rate {rate:g} for {duration:g} s are over a million requests", hint="lower one of them")
     stored = read(profile)
@@ -111,6 +122,37 @@ def simulate(
         "slots": f"{slots[0]}+{slots[1]}",
     }
     _show(outcomes, on, {"tokens": tokens, "prompt_tokens": prompt_tokens, "arrivals": origin}, json_file)
+    if measured is not None:
+        _show_error(measured, f"at {adaptive_at}", outcomes[f"at {adaptive_at}"].figures)
+
+
+def _open_loop(file: Path, adaptive_at: int) -> Figures:
+    """The live run of both engines behind the router with this threshold. Raises BenchError."""
+    from onebit.bench.results import read
+    from onebit.errors import BenchError
+
+    name = f"adaptive at {adaptive_at}"
+    open_loops = [result for result in read(file) if not result.cell.requests]
+    found = [result for result in open_loops if result.cell.setup == name]
+    if len(found) != 1:
+        there = ", ".join(sorted({result.cell.setup for result in open_loops})) or "none"
+        raise BenchError(
+            f"{file}: {len(found)} runs of {name!r} with an open loop, and one is wanted; there are: {there}",
+            hint="onebit bench --adaptive --adaptive-at N --trace FILE --json NEW_FILE",
+        )
+    return found[0].figures
+
+
+def _show_error(live: Figures, name: str, simulated: Figures) -> None:
+    from onebit.bench.columns import digits_for
+    from onebit.bench.compare import predictions
+    from onebit.commands.bench_table import print_table
+
+    rows = [
+        [what, f"{a:,.{digits_for(a)}f}", f"{b:,.{digits_for(b)}f}", f"{b / a - 1:+.0%}"]
+        for what, a, b in predictions(live, simulated)
+    ]
+    print_table([name, "live", "simulated", "error"], rows)
 
 
 def _shares(text: str) -> Mapping[Tier, float]:

@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from time import monotonic
 
 from onebit.engines.http import Response
 from onebit.errors import EngineLost
@@ -67,12 +68,16 @@ async def _copy_whole(response: Response, reply: Reply) -> Tokens:
 class _Events:
     """Sends on what comes of a stream, in whole events: when the engine dies inside one, its half must not go out."""
 
-    __slots__ = ("_client", "_continued", "_progress", "_reply", "_response", "_several", "held", "rest", "tail")
+    __slots__ = (
+        *("_client", "_continued", "_plain", "_progress", "_response", "_several", "_write"),
+        *("held", "rest", "tail"),
+    )
 
     def __init__(self, exchange: Exchange, call: Call, reply: Reply, progress: Progress | None) -> None:
-        self._response, self._client, self._reply = exchange.response, exchange.client, reply
+        self._response, self._client, self._write = exchange.response, exchange.client, reply.part
         self._several = call.need.sequences > 1
         self._progress = progress
+        self._plain = not self._several and progress is None
         self._continued = progress is not None and progress.id is not None
         self.rest = b""  # the beginning of an event
         self.held = b""  # what came last: it goes out together with the end
@@ -95,10 +100,14 @@ class _Events:
         if self._response.complete:
             self.held = data
             return True
-        return self._reply.part(data)
+        return self._write(data)
 
     def take(self, chunk: bytes) -> bool:
         """`whole` and `send`."""
+        if self._plain and not self.rest and chunk.endswith(_EVENT_END) and not self._response.complete:
+            self._client.last_byte = monotonic()  # the way of almost every token, without the calls
+            self.tail.append(chunk)
+            return self._write(chunk)
         data = self.whole(chunk)
         return not data or self.send(data)
 
