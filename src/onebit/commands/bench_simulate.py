@@ -148,10 +148,10 @@ def _show_error(live: Figures, name: str, simulated: Figures) -> None:
     from onebit.bench.compare import predictions
     from onebit.commands.bench_table import print_table
 
-    rows = [
-        [what, f"{a:,.{digits_for(a)}f}", f"{b:,.{digits_for(b)}f}", f"{b / a - 1:+.0%}"]
-        for what, a, b in predictions(live, simulated)
-    ]
+    rows = []
+    for what, a, b in predictions(live, simulated):
+        error = round(b / a - 1, 2) + 0.0  # never "-0%"
+        rows.append([what, f"{a:,.{digits_for(a)}f}", f"{b:,.{digits_for(b)}f}", f"{error:+.0%}"])
     print_table([name, "live", "simulated", "error"], rows)
 
 
