@@ -22,8 +22,7 @@ from onebit.engines.llama_server import Address
 
 # Bytes taken from an engine ahead of a slow client; beyond them the engine has to wait.
 _HIGH_WATER = 1 << 18
-# Read into and parsed out of in one call of the event loop: 64 KiB made anew for each token cost more than its parsing.
-_buffer = memoryview(bytearray(1 << 16))
+_READ = 1 << 16  # bytes at a time
 _FULL_BACKLOG_PAUSE_S = 0.002
 
 
@@ -166,9 +165,9 @@ class Response:
 
     def _readable(self) -> None:
         try:
-            size = self._socket.recv_into(_buffer)
-            if size:
-                self._parser.feed_data(_buffer[:size])
+            data = self._socket.recv(_READ)
+            if data:
+                self._parser.feed_data(data)
         except BlockingIOError:
             return
         except OSError as error:
@@ -177,7 +176,7 @@ class Response:
         except httptools.HttpParserError as error:
             self._fail(f"it sent what is not HTTP: {error}")
             return
-        if not size:
+        if not data:
             self._ended()
         elif self._take is not None and self._chunks:
             if self._poured(self._take) and not self.complete:
