@@ -46,8 +46,8 @@ esac
 async def ask(where: Endpoint, model: str, prompt: str, tokens: int) -> Answer:
     """One streamed answer of exactly `tokens` tokens; ends the run where it fails.
 
-    With the generator of `onebit bench`: aiohttp's client took more of the core that it shares with the router than
-    the router itself, and its time was counted as the router's.
+    With the generator of `onebit bench`: aiohttp's client took almost as much of the core that it shares with the
+    router as the router itself.
     """
     answer = await generator.ask(where, Ask(model, tokens, api="chat"), prompt)
     if not answer.good:

@@ -6,7 +6,6 @@ import re
 from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from time import monotonic
 
 from onebit.engines.http import Response
 from onebit.errors import EngineLost
@@ -69,7 +68,7 @@ class _Events:
     """Sends on what comes of a stream, in whole events: when the engine dies inside one, its half must not go out."""
 
     __slots__ = (
-        *("_client", "_continued", "_plain", "_progress", "_response", "_several", "_write"),
+        *("_client", "_continued", "_progress", "_response", "_several", "_write"),
         *("held", "rest", "tail"),
     )
 
@@ -77,7 +76,6 @@ class _Events:
         self._response, self._client, self._write = exchange.response, exchange.client, reply.part
         self._several = call.need.sequences > 1
         self._progress = progress
-        self._plain = not self._several and progress is None
         self._continued = progress is not None and progress.id is not None
         self.rest = b""  # the beginning of an event
         self.held = b""  # what came last: it goes out together with the end
@@ -104,10 +102,6 @@ class _Events:
 
     def take(self, chunk: bytes) -> bool:
         """`whole` and `send`."""
-        if self._plain and not self.rest and chunk.endswith(_EVENT_END) and not self._response.complete:
-            self._client.last_byte = monotonic()  # the way of almost every token, without the calls
-            self.tail.append(chunk)
-            return self._write(chunk)
         data = self.whole(chunk)
         return not data or self.send(data)
 

@@ -117,8 +117,9 @@ class SlotLedger:
         For the first in line: where nothing else is free, these are the slots it would be given anyway.
         """
         engine = self._engines[claim.engine]
-        slots = need.sequences if need.sequences < engine.limit else engine.limit  # slots_for, without the call
-        if slots != claim.slots or not self.full or engine.standing is not _OPEN or self._grid is not None:
+        if self._grid is not None or not self.full or engine.standing is not _OPEN:
+            return False
+        if engine.slots_for(need) != claim.slots:
             return False
         if need.plain and engine.drafting:
             return False
