@@ -69,17 +69,35 @@ json_values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.text(), json_values, max_size=5), st.sampled_from([None, False]), st.sampled_from([None, 2]))
+# No field that the router or an engine knows: what those may hold is asked elsewhere.
+unknown_fields = st.dictionaries(st.text().map("x-".__add__), json_values, max_size=5)
+
+
+@given(unknown_fields, st.sampled_from([None, False]), st.sampled_from([None, 2]))
 def test_for_a_whole_answer_only_the_stream_switch_is_changed(
     extra: dict[str, Any], stream: bool | None, indent: int | None
 ) -> None:
-    without = dict.fromkeys(("logprobs", "top_logprobs", "n_probs", "stream_options"))
-    fields = {**extra, **without, **HELLO, "stream": stream}
+    not_asked_for = dict.fromkeys(("logprobs", "top_logprobs", "n_probs", "stream_options"))
+    fields = {**extra, **not_asked_for, **HELLO, "stream": stream}
     body = json.dumps(fields, indent=indent).encode() + b" \n"
     call = read_call(ENDPOINTS[CHAT], body, ["demo"])
     assert call.assembled and not call.stream
     assert call.body.startswith(body.rstrip()[:-1].rstrip())  # every byte the client sent
     assert json.loads(call.body) == {**fields, "stream": True, "stream_options": {"include_usage": True}}
+
+
+READ = ("model", "stream", "service_tier", "n", "messages", "prompt", "input", "content", "logprobs", "lora", "documents")
+
+
+@given(st.sampled_from(list(ENDPOINTS)), st.dictionaries(st.sampled_from(READ), json_values, max_size=5), st.booleans())
+def test_whatever_a_field_holds_it_is_read_or_refused(path: str, fields: dict[str, Any], known: bool) -> None:
+    body = json.dumps(fields | {"model": "demo"} if known else fields).encode()
+    try:
+        call = read_call(ENDPOINTS[path], body, ["demo"])
+    except (InvalidRequest, UnknownModel) as error:
+        assert error.status in (400, 404) and str(error)
+    else:
+        assert call.model == "demo" and call.need.sequences >= 1
 
 
 def test_logprobs_are_asked_for_as_the_client_did() -> None:
