@@ -137,13 +137,23 @@ def test_says_when_a_result_is_not_finite(merge: Merge, mode: Mode, number: Numb
     assert not merge(as_type(values, number), parts, mode)
 
 
-def test_a_nan_of_any_bits_stays_one(merge: Merge) -> None:
+ODD_NAN = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("where", "delta"),  # bfloat16 holds no such NaN
+    [("b", Number.F32), ("a", Number.F32), ("a", Number.BF16), ("scale", Number.F32), ("scale", Number.BF16)],
+)
+@pytest.mark.parametrize("cols", [64, 3])
+def test_a_nan_of_any_bits_stays_one(merge: Merge, mode: Mode, where: str, delta: Number, cols: int) -> None:
     """Rounding a NaN to bfloat16 by adding half a unit would carry 0x7fffffff over into the sign."""
-    weight = Matrix(np.zeros((1, 1), np.uint16), Number.BF16)
-    odd_nan = np.array([[0x7FFFFFFF]], np.uint32).view(np.float32)
-    one = Matrix(np.ones((1, 1), np.float32), Number.F32)
-    assert not merge(weight, [Term(Matrix(odd_nan, Number.F32), one, 1.0)])
-    assert np.isnan(weight.as_float32()[0, 0])
+    weight = Matrix(np.zeros((6, cols), np.uint16), Number.BF16)
+    b, a = np.ones((6, 1), np.float32), np.ones((1, cols), np.float32)
+    {"b": b, "a": a}.get(where, np.zeros(1))[...] = ODD_NAN
+    scale = float(ODD_NAN) if where == "scale" else 1.0
+    assert not merge(weight, [Term(as_type(b, delta), Matrix(a, Number.F32), scale)], mode)
+    assert not np.isfinite(weight.as_float32()).any()
 
 
 def test_float16_overflow_is_noticed(merge: Merge) -> None:

@@ -5,10 +5,6 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
-
 import numpy as np
 import pytest
 import torch

@@ -7,7 +7,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -93,6 +92,7 @@ static bool take_term(PyObject *item, Term *term, Py_buffer *views, Py_ssize_t r
         return false;
     }
     if (!PyArg_ParseTuple(item, "OiOinf", &b, &b_type, &a, &a_type, &rank, &term->scale)) return false;
+    term->scale = plain_nan(term->scale);
     if (!number_type(b_type, &term->b_type) || !number_type(a_type, &term->a_type)) return false;
     if (!take(b, &views[0], PyBUF_C_CONTIGUOUS, term->b_type, rows, rank)) return false;
     if (!take(a, &views[1], PyBUF_C_CONTIGUOUS, term->a_type, rank, cols)) {

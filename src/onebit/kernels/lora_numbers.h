@@ -3,6 +3,7 @@
 #ifndef ONEBIT_LORA_NUMBERS_H
 #define ONEBIT_LORA_NUMBERS_H
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -11,9 +12,11 @@
 #if defined(__GNUC__)
 #define PREFETCH(p) __builtin_prefetch(p, 1)
 #define NOINLINE __attribute__((noinline))
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
 #else
 #define PREFETCH(p) ((void)(p))
 #define NOINLINE
+#define ALWAYS_INLINE static inline
 #endif
 #if defined(__clang__)
 #define UNROLL4 _Pragma("clang loop unroll_count(4)")
@@ -96,11 +99,17 @@ static inline uint16_t f32_to_f16(float x) {
     return sign | (uint16_t)((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13);
 }
 
+/* The vectors' rounding to bfloat16 adds up to half a unit without looking for NaNs: 0x7fffffff would be carried over
+ * into the sign. So a NaN comes in as this one, whose low bits are 0; arithmetic makes no others of it. */
+#define PLAIN_NAN ((float)NAN)
+
+static inline float plain_nan(float x) { return x == x ? x : PLAIN_NAN; }
+
 static inline float number_at(const void *p, Number type, ptrdiff_t i) {
     switch (type) {
     case BF16: return bf16_to_f32(((const uint16_t *)p)[i]);
     case F16: return f16_to_f32(((const uint16_t *)p)[i]);
-    default: return ((const float *)p)[i];
+    default: return plain_nan(((const float *)p)[i]);
     }
 }
 

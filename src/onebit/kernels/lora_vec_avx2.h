@@ -17,13 +17,15 @@
 #define v_mul(a, b) _mm256_mul_ps(a, b)
 #define v_add(a, b) _mm256_add_ps(a, b)
 
+TARGET static inline vec ISA(v_plain_nan)(vec x) {
+    return _mm256_blendv_ps(x, _mm256_set1_ps(PLAIN_NAN), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
 TARGET static inline vec ISA(v_round_bf16)(vec x) {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-    const __m256 rounded = _mm256_castsi256_ps(_mm256_and_si256(up, _mm256_set1_epi32((int)0xffff0000u)));
-    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
-    return _mm256_blendv_ps(rounded, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_castsi256_ps(_mm256_and_si256(up, _mm256_set1_epi32((int)0xffff0000u)));
 }
 
 TARGET static inline vec ISA(v_round_f16)(vec x) {

@@ -17,13 +17,16 @@
 #define v_mul(a, b) _mm512_mul_ps(a, b)
 #define v_add(a, b) _mm512_add_ps(a, b)
 
+TARGET static inline vec ISA(v_plain_nan)(vec x) {
+    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_ps(PLAIN_NAN));
+}
+
 TARGET static inline vec ISA(v_round_bf16)(vec x) {
     const __m512i bits = _mm512_castps_si512(x);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    const __m512i rounded = _mm512_and_si512(up, _mm512_set1_epi32((int)0xffff0000u));
-    const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc00000)));
+    const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(1 << 16));
+    const __m512i half = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+    const __m512i up = _mm512_mask_sub_epi32(half, odd, half, _mm512_set1_epi32(-1));
+    return _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32((int)0xffff0000u)));
 }
 
 TARGET static inline vec ISA(v_round_f16)(vec x) {

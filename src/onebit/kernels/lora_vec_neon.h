@@ -17,12 +17,13 @@
 #define v_mul(a, b) vmulq_f32(a, b)
 #define v_add(a, b) vaddq_f32(a, b)
 
+TARGET static inline vec ISA(v_plain_nan)(vec x) { return vbslq_f32(vceqq_f32(x, x), x, vdupq_n_f32(PLAIN_NAN)); }
+
 TARGET static inline vec ISA(v_round_bf16)(vec x) {
     const uint32x4_t bits = vreinterpretq_u32_f32(x);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
     const uint32x4_t up = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
-    const uint32x4_t rounded = vandq_u32(up, vdupq_n_u32(0xffff0000u));
-    return vreinterpretq_f32_u32(vbslq_u32(vceqq_f32(x, x), rounded, vdupq_n_u32(0x7fc00000)));
+    return vreinterpretq_f32_u32(vandq_u32(up, vdupq_n_u32(0xffff0000u)));
 }
 
 TARGET static inline vec ISA(v_round_f16)(vec x) { return vcvt_f32_f16(vcvt_f16_f32(x)); }

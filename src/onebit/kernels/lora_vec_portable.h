@@ -15,6 +15,7 @@
 #define v_mul(a, b) ((a) * (b))
 #define v_add(a, b) ((a) + (b))
 
+TARGET static inline vec ISA(v_plain_nan)(vec x) { return plain_nan(x); }
 TARGET static inline vec ISA(v_round_bf16)(vec x) { return bf16_to_f32(f32_to_bf16(x)); }
 TARGET static inline vec ISA(v_round_f16)(vec x) { return f16_to_f32(f32_to_f16(x)); }
 TARGET static inline vec ISA(v_load_bf16)(const uint16_t *p) { return bf16_to_f32(*p); }
