@@ -8,7 +8,9 @@
 #endif
 
 enum { LANES = 16, REGISTERS = 8, BLOCK = LANES * REGISTERS };
-enum { FETCH_AHEAD = 2048 }; /* as for AVX2; not measured here */
+/* Bytes. Of the speed of plain reading: 0.67 with 512, 0.81 with 2048, 0.90 with 4096, 0.95 with 8192, 0.92 with 16384
+ * (Zen 5, 40 GB/s, a quiet machine). */
+enum { FETCH_AHEAD = 8192 };
 
 static int usable(void)
 {
