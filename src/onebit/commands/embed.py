@@ -195,7 +195,7 @@ def distill(
     from onebit.kernels.embed.lines import read_lines
 
     lines = [line for part in read_lines(texts, None) for line in part.texts]
-    with progress() as report:
+    with progress(of_bytes=False) as report:
         made = distill_table(teacher, [_decoded(line) for line in lines], out, Recipe(dims=dims, epochs=epochs), report)
     console.err().print(_plain(f"{len(made.rows):,} tokens × {made.dims} dimensions: {out}"))
 

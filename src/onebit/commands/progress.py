@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,19 +18,21 @@ _LINE_EVERY = 5.0  # seconds between two progress lines when nobody sees a bar
 
 
 @contextmanager
-def progress() -> Iterator[Report]:
-    """A Report that draws a progress bar on stderr, or prints a plain line now and then where it is piped."""
+def progress(*, of_bytes: bool = True) -> Iterator[Report]:
+    """A Report that draws a progress bar on stderr, or prints a plain line now and then where it is piped.
+
+    `of_bytes`: what is reported are bytes; else things, which are counted.
+    """
     err = console.err()
     if not err.is_terminal:
-        yield _PlainReport()
+        yield _PlainReport(size_text if of_bytes else _count_text)
         return
     from rich import progress as bars
 
     columns = (
         bars.TextColumn("{task.description}", markup=False),
         bars.BarColumn(bar_width=None),
-        bars.DownloadColumn(),
-        bars.TransferSpeedColumn(),
+        *((bars.DownloadColumn(), bars.TransferSpeedColumn()) if of_bytes else (bars.MofNCompleteColumn(),)),
         bars.TimeRemainingColumn(compact=True),
     )
     with bars.Progress(*columns, console=err, transient=True) as progress_bars:
@@ -50,7 +52,8 @@ def progress() -> Iterator[Report]:
 class _PlainReport:
     """A line for each phase, and one every few seconds of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: Callable[[int], str]) -> None:
+        self._text = text
         self._phase = ""
         self._next_line = 0.0  # on the monotonic clock, seconds
 
@@ -58,10 +61,15 @@ class _PlainReport:
         now = time.monotonic()
         if phase == self._phase and now < self._next_line:
             return
-        of = f" of {size_text(total)}" if total else ""
-        how_far = f": {size_text(done)}{of}" if done else f" ({size_text(total)})" if total else ""
+        text = self._text
+        of = f" of {text(total)}" if total else ""
+        how_far = f": {text(done)}{of}" if done else f" ({text(total)})" if total else ""
         self._phase, self._next_line = phase, now + _LINE_EVERY
         typer.echo(f"{phase}{how_far}", err=True)
+
+
+def _count_text(count: int) -> str:
+    return f"{count:,}"
 
 
 def size_text(count: int) -> str:

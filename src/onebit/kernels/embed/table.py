@@ -104,6 +104,7 @@ def save_table(table: Table, tokenizer: Path, folder: Path) -> None:
             save_file(tensors, partial / MODEL, metadata=metadata)
             shutil.copyfile(tokenizer, partial / TOKENIZER)
             partial.chmod(0o755)
+            (partial / MODEL).chmod(0o644)  # safetensors makes files for their owner only
             partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

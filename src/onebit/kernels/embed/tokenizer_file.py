@@ -15,7 +15,7 @@ from onebit.errors import EmbedError
 MAX_BYTES = 64 << 20  # the largest in use (multilingual, 500,000 tokens) has 17 MB
 MAX_TOKENS = 1 << 20
 LONGEST_WORD = 256  # letters; both kernels keep one word in a fixed array. BERT's own bound is 100
-_PREFIX = "##"
+PREFIX = "##"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def parse_tokenizer(content: Any) -> TokenizerSpec:
     kind = model.get("type", "WordPiece")
     if kind != "WordPiece":
         raise EmbedError(f"the model is {kind!r}", hint="only WordPiece tokenisers (BERT's) are supported")
-    if model.get("continuing_subword_prefix", _PREFIX) != _PREFIX:
-        raise EmbedError(f"the prefix of word pieces is {model['continuing_subword_prefix']!r}, not {_PREFIX!r}")
+    if model.get("continuing_subword_prefix", PREFIX) != PREFIX:
+        raise EmbedError(f"the prefix of word pieces is {model['continuing_subword_prefix']!r}, not {PREFIX!r}")
     splitter = _object(content, "pre_tokenizer").get("type")
     if splitter != "BertPreTokenizer":
         raise EmbedError(f"the pre-tokeniser is {splitter!r}", hint="only BertPreTokenizer is supported")
