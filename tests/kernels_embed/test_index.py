@@ -51,6 +51,15 @@ def test_containing_finds_no_text_across_two(tmp_path: Path, embedder: Embedder)
     assert index.containing("").tolist() == [True] * 5
 
 
+def test_containing_in_any_block(tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["a cat", "", "cats", "c", "at", "a ca", "t", "kätzchen", "scat ", "ca", "ca", "cat"]
+    index = Index(write_index(tmp_path / "index", embedder, [text.encode() for text in texts]))
+    for block in range(1, 12):
+        monkeypatch.setattr("onebit.kernels.embed.index._BLOCK", block)
+        for part in ("cat", "a", "ä", "cats", "a cat", "kätzchen", "dog", "x" * 100):
+            assert index.containing(part).tolist() == [part in text for text in texts]
+
+
 class TestDamage:
     @pytest.fixture
     def whole(self, tmp_path: Path, embedder: Embedder) -> bytes:
@@ -90,11 +99,15 @@ class TestDamage:
         with pytest.raises(EmbedError, match=r"damaged|version"):
             Index(tmp_path / "index")
 
-    @pytest.mark.parametrize("place", ["scales", "ends"])
-    def test_numbers_that_lie(self, tmp_path: Path, whole: bytes, place: str) -> None:
+    @pytest.mark.parametrize(
+        ("at", "bytes_there"),
+        [(0, b"\xff" * 4), (64, b"\xff" * 4), (64, b"\xff" * 8)],
+        ids=["a NaN", "an end far away", "an end before the beginning"],
+    )
+    def test_numbers_that_lie(self, tmp_path: Path, whole: bytes, at: int, bytes_there: bytes) -> None:
         damaged = bytearray(whole)
-        at = 4096 + 4 * 256 + (64 if place == "ends" else 0)
-        damaged[at : at + 4] = b"\xff\xff\xff\xff"  # a NaN, or an end far away
+        at += 4096 + 4 * 256
+        damaged[at : at + len(bytes_there)] = bytes_there
         (tmp_path / "index").write_bytes(damaged)
         with pytest.raises(EmbedError, match="is damaged"):
             Index(tmp_path / "index")

@@ -2,7 +2,7 @@
 
     bytes 0-4095   b"onebitix", the CRC-32 of what follows up to byte 4095 (8 hex digits), JSON, padded with spaces:
                    version, dims, rows, texts (bytes), table (fingerprint)
-    then           int8 vectors [rows, dims] | float32 scales [rows] | uint64 ends of texts [rows] | texts, UTF-8
+    then           int8 vectors [rows, dims] | float32 scales [rows] | int64 ends of texts [rows] | texts, UTF-8
     each section starts at the next multiple of 64 bytes; numbers are little-endian
 
 It suits 1 to 10 million rows: a search reads all vectors once. For more, use a library with an approximate index.
@@ -37,6 +37,8 @@ _JSON_AT = 16  # bytes: after the magic and the checksum
 _ALIGN = 64  # bytes: a cache line
 _MAX_ROWS = 1 << 40
 _VERSION = 1
+_BLOCK = 1 << 20  # bytes of texts that are looked through at once
+_NO_TEXT = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class IndexWriter:
 
     def __init__(self, path: Path, dims: int, table: str) -> None:
         self._path, self._dims, self._table = path, dims, table
-        self._scales, self._ends = array("f"), array("Q")
+        self._scales, self._ends = array("f"), array("q")
         self._text_bytes = 0
         self._file: Any = None
         self._texts: Any = None
@@ -165,10 +167,11 @@ class Index:
         self._texts_at = layout.texts_at
         rows = np.frombuffer(self._map, np.int8, layout.rows * layout.dims, _HEADER)
         scales = np.frombuffer(self._map, "<f4", layout.rows, layout.scales_at)
-        self._ends = np.frombuffer(self._map, "<u8", layout.rows, layout.ends_at)
+        self._ends = np.frombuffer(self._map, "<i8", layout.rows, layout.ends_at)
         if not (scales >= 0).all() or not np.isfinite(scales).all():  # 10 ms for 10 million rows
             raise EmbedError(f"{path} is damaged: a scale is negative or not a number", hint="make the index again")
-        if layout.rows and (int(self._ends[-1]) != layout.texts or (self._ends[1:] < self._ends[:-1]).any()):
+        ends = self._ends
+        if layout.rows and (ends[0] < 0 or ends[-1] != layout.texts or (ends[1:] < ends[:-1]).any()):
             raise EmbedError(f"{path} is damaged: the places of its texts are wrong", hint="make the index again")
         self.vectors = Vectors(rows.reshape(layout.rows, layout.dims), scales)
 
@@ -186,15 +189,17 @@ class Index:
         wanted = part.encode()
         if not wanted:
             return ~allow
-        at = self._map.find(wanted, self._texts_at)
-        while at >= 0:
-            row = int(np.searchsorted(self._ends, at - self._texts_at, side="right"))
-            end = self._texts_at + int(self._ends[row])
-            if at + len(wanted) <= end:
-                allow[row] = True
-                at = self._map.find(wanted, end)
-            else:  # the end of one text and the beginning of the next
-                at = self._map.find(wanted, at + 1)
+        texts = np.frombuffer(self._map, np.uint8, int(self._ends[-1]), self._texts_at) if len(self) else _NO_TEXT
+        # 10 million texts, 540 MB: 0.2 s, 1.6 s where each has it. (With the ends as uint64, which numpy compares with
+        # int64 by making floats of all of them, it was 48 s.)
+        for start in range(0, len(texts) - len(wanted) + 1, _BLOCK):
+            block = texts[start : start + _BLOCK + len(wanted) - 1]
+            at = np.flatnonzero(block[: len(block) - len(wanted) + 1] == wanted[0])
+            for further, letter in enumerate(wanted[1:], 1):
+                at = at[block[at + further] == letter]
+            rows = np.searchsorted(self._ends, start + at, side="right")
+            whole = start + at + len(wanted) <= self._ends[rows]  # not the end of one and the beginning of the next
+            allow[rows[whole]] = True
         return allow
 
 
