@@ -85,16 +85,22 @@ static inline void begin_word(struct word *word)
     word->key = word->rarest = 0;
 }
 
-static inline int end_word(const struct tokenizer *t, struct word *word, struct sink *sink)
+ALWAYS_INLINE int put_word(const struct tokenizer *t, const uint16_t *labels, size_t len, uint64_t key,
+                           uint32_t rarest, struct sink *sink)
 {
-    size_t len = word->len;
     if (!len)
         return 0;
     const struct short_word *found = NULL;
-    if (len <= SHORT_LETTERS && word->rarest < COMMON_LABELS && len <= t->longest_word)
-        found = short_words_find(&t->short_words, word->key);
+    if (len <= SHORT_LETTERS && rarest < COMMON_LABELS && len <= t->longest_word)
+        found = short_words_find(&t->short_words, key);
+    return found ? put(sink, found->id) : put_pieces(t, labels, len, sink);
+}
+
+static int end_word(const struct tokenizer *t, struct word *word, struct sink *sink)
+{
+    int error = put_word(t, word->labels, word->len, word->key, word->rarest, sink);
     begin_word(word);
-    return found ? put(sink, found->id) : put_pieces(t, word->labels, len, sink);
+    return error;
 }
 
 /* Marks between two letters are sorted by class, equal ones keep their order (Unicode's canonical order). */
@@ -120,6 +126,15 @@ ALWAYS_INLINE void add_letter(struct word *word, uint32_t label)
     word->settled = ++word->len;
     word->key = word->key << 8 | label;
     word->rarest |= label - 1;
+}
+
+/* Letters that came since were put into `labels`, and counted elsewhere. */
+ALWAYS_INLINE void note_letters(struct word *word, size_t len, uint64_t key, uint32_t rarest)
+{
+    if (len != word->len)
+        word->len = word->settled = len;
+    word->key = key;
+    word->rarest = rarest;
 }
 
 static int take_unit(const struct tokenizer *t, uint32_t unit, struct word *word, struct sink *sink)
@@ -177,20 +192,45 @@ static const struct added *find_added(const struct tokenizer *t, const struct te
     return NULL;
 }
 
-/* `width` is a constant where this is inlined: three loops, each for one width. */
+/* `width` is a constant where this is inlined: three loops, each for one width.
+ *
+ * Letters, spaces and signs that stand alone are nearly all there is. They are dealt with here, with the word in
+ * registers; whatever else comes sees it in `word`. (All of it in `word`: 0.30 instead of 0.25 us a text.) */
 ALWAYS_INLINE int tokenize_width(const struct tokenizer *t, const struct text *text, int width, struct sink *sink)
 {
     struct word word;
     begin_word(&word);
+    size_t len = 0;
+    uint64_t key = 0;
+    uint32_t rarest = 0;
     int error;
     for (size_t i = 0; i < text->len; i++) {
         uint32_t point = point_at(text->data, i, width);
         uint32_t unit = t->units[width == 4 && point >= CODE_POINTS ? 0 : point];
-        if (KIND(unit) == LETTER) {
-            add_letter(&word, unit);
+        enum kind kind = KIND(unit);
+        if (kind == LETTER) {
+            if (len < MAX_WORD)
+                word.labels[len] = (uint16_t)unit;
+            len++;
+            key = key << 8 | unit;
+            rarest |= unit - 1;
             continue;
         }
-        const struct added *added = KIND(unit) == ADDED ? find_added(t, text, i) : NULL;
+        if (kind == SPACE || kind == ALONE) {
+            if ((error = put_word(t, word.labels, len, key, rarest, sink)))
+                return error;
+            begin_word(&word);
+            len = 0;
+            key = rarest = 0;
+            if (kind == ALONE) {
+                word.labels[0] = (uint16_t)PAYLOAD(unit);
+                if ((error = put_word(t, word.labels, 1, PAYLOAD(unit), PAYLOAD(unit) - 1, sink)))
+                    return error;
+            }
+            continue;
+        }
+        note_letters(&word, len, key, rarest);
+        const struct added *added = kind == ADDED ? find_added(t, text, i) : NULL;
         if (added) {
             if ((error = end_word(t, &word, sink)) || (error = put(sink, added->id)))
                 return error;
@@ -198,7 +238,11 @@ ALWAYS_INLINE int tokenize_width(const struct tokenizer *t, const struct text *t
         } else if ((error = take_unit(t, unit, &word, sink))) {
             return error;
         }
+        len = word.len;
+        key = word.key;
+        rarest = word.rarest;
     }
+    note_letters(&word, len, key, rarest);
     return end_word(t, &word, sink);
 }
 
