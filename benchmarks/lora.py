@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # else torch's threads spin on, on the core of the next one's
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch

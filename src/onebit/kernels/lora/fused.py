@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 from types import ModuleType
@@ -47,7 +47,13 @@ def merge(
     spans = [range(first, last) for first, last in pairwise(bounds)]
     if threads == 1:
         return work(spans[0])
-    return all(list(_pool(threads).map(work, spans)))
+    others = [_pool(threads - 1).submit(work, span) for span in spans[1:]]
+    try:
+        # This thread works, too: two that were woken at once shared a core for milliseconds while it was left idle.
+        finite = work(spans[0])
+    finally:
+        wait(others)  # whatever has happened: nobody writes to the weight any more
+    return all([finite, *(other.result() for other in others)])
 
 
 def _worker(weight: Matrix, terms: Sequence[Term], mode: Mode, variant: str | None) -> Callable[[range], bool]:
