@@ -22,6 +22,12 @@
 
 #include "lora_vec_avx512.h"
 #include "lora_tile.h"
+
+#if __GNUC__ >= 10 || __clang_major__ >= 9
+#define USE_AVX512_BF16
+#include "lora_vec_avx512.h"
+#include "lora_tile.h"
+#endif
 #elif defined(__GNUC__) && defined(__aarch64__)
 #define HAVE_NEON
 #include "lora_vec_neon.h"
@@ -34,13 +40,17 @@ typedef struct {
     ptrdiff_t (*scratch_floats)(const Job *);
 } Variant;
 
-static Variant variants[3]; /* those this processor runs, the fastest first */
+static Variant variants[4]; /* those this processor runs, the fastest first */
 static int n_variants;
 
 static void find_variants(void) {
     n_variants = 0;
 #ifdef HAVE_X86
     __builtin_cpu_init();
+#ifdef USE_AVX512_BF16
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16"))
+        variants[n_variants++] = (Variant){"avx512bf16", merge_avx512bf16, scratch_floats_avx512bf16};
+#endif
     if (__builtin_cpu_supports("avx512f"))
         variants[n_variants++] = (Variant){"avx512", merge_avx512, scratch_floats_avx512};
     /* every processor with AVX2 has FMA and F16C, but a hypervisor may hide them */

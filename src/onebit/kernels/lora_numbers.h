@@ -121,6 +121,16 @@ static inline void put_number(void *p, Number type, ptrdiff_t i, float x) {
     }
 }
 
+/* rank x width floats that are rounded to bfloat16, as pairs: those of two ranks in the place of one. The second half is
+ * left as it is. */
+static inline void pair(float *packed, ptrdiff_t rank, ptrdiff_t width) {
+    for (ptrdiff_t k = 0; k < rank; k += 2)
+        for (ptrdiff_t j = 0; j < width; j++) {
+            const uint32_t second = k + 1 < rank ? bits_of_f32(packed[(k + 1) * width + j]) : 0;
+            packed[k / 2 * width + j] = f32_of_bits(bits_of_f32(packed[k * width + j]) >> 16 | second);
+        }
+}
+
 static inline size_t number_size(Number type) { return type == F32 ? 4 : 2; }
 
 #endif

@@ -62,6 +62,26 @@ TARGET ALWAYS_INLINE void ISA(sum_term)(float *tile, ptrdiff_t stride, float *su
         for (int j = 0; j < NV; j++) v_store(sums + i * NR + j * VW, acc[i][j]);
 }
 
+#ifdef v_dot
+/* The sums of all terms, of factors that were packed in pairs: two steps in one. */
+TARGET ALWAYS_INLINE void ISA(sum_pairs)(float *sums, const float *a, const float *b, ptrdiff_t pairs) {
+    vec acc[MR][NV];
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < NV; j++) acc[i][j] = v_zero();
+    UNROLL4
+    for (ptrdiff_t k = 0; k < pairs; k++, a += NR, b += MR) {
+        vec row[NV];
+        for (int j = 0; j < NV; j++) row[j] = v_load(a + j * VW);
+        for (int i = 0; i < MR; i++) {
+            const vec factor = v_set(b[i]);
+            for (int j = 0; j < NV; j++) acc[i][j] = v_dot(acc[i][j], factor, row[j]);
+        }
+    }
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < NV; j++) v_store(sums + i * NR + j * VW, acc[i][j]);
+}
+#endif
+
 /* One tile over all adapters. `a`: total_rank x NR and `b`: total_rank x MR, packed; `tile`: MR x NR, its rows `stride`
  * floats apart. `bad`: NV vectors that stay 0 unless a result is infinite or NaN. */
 TARGET NOINLINE static void ISA(tile)(float *tile, ptrdiff_t stride, const Job *job, const float *a, const float *b,
@@ -78,6 +98,12 @@ TARGET NOINLINE static void ISA(tile)(float *tile, ptrdiff_t stride, const Job *
         const Term *term = &job->terms[t];
         const ptrdiff_t rank = folded ? job->total_rank : term->rank;
         const bool before = t > 0 && job->mode == EXACT;
+#ifdef v_dot
+        if (job->mode == BF16_FMA) {
+            ISA(sum_pairs)(sums, a, b, (rank + 1) / 2);
+            break;
+        }
+#endif
         if (delta == F32 && w == F32) ISA(sum_term)(tile, stride, sums, before, scale, F32, F32, a, b, rank);
         else if (delta == F32 && w == BF16) ISA(sum_term)(tile, stride, sums, before, scale, F32, BF16, a, b, rank);
         else if (delta == BF16 && w == BF16) ISA(sum_term)(tile, stride, sums, before, scale, BF16, BF16, a, b, rank);
@@ -218,13 +244,24 @@ TARGET static bool ISA(merge)(const Job *job) {
     const ptrdiff_t block = ISA(block_rows)(job), rank = job->total_rank;
     float *b = job->scratch, *a = b + rank * block;
     const size_t size = number_size(job->w_type);
+#ifdef v_dot
+    const bool pairs = job->mode == BF16_FMA;
+#else
+    const bool pairs = false;
+#endif
     vec bad[NV];
     for (int j = 0; j < NV; j++) bad[j] = v_zero();
 
-    for (ptrdiff_t col = 0; col < job->cols; col += NR) ISA(pack_a)(a + col * rank, job, col);
+    for (ptrdiff_t col = 0; col < job->cols; col += NR) {
+        ISA(pack_a)(a + col * rank, job, col);
+        if (pairs) pair(a + col * rank, rank, NR);
+    }
     for (ptrdiff_t top = job->row_begin; top < job->row_end; top += block) {
         const ptrdiff_t bottom = top + block < job->row_end ? top + block : job->row_end;
-        for (ptrdiff_t row = top; row < bottom; row += MR) ISA(pack_b)(b + (row - top) * rank, job, row, bottom);
+        for (ptrdiff_t row = top; row < bottom; row += MR) {
+            ISA(pack_b)(b + (row - top) * rank, job, row, bottom);
+            if (pairs) pair(b + (row - top) * rank, rank, MR);
+        }
         for (ptrdiff_t left = 0; left < job->cols; left += ISA(STRIP) * NR) {
             for (ptrdiff_t row = top; row < bottom; row += MR) {
                 const ptrdiff_t rows = bottom - row < MR ? bottom - row : MR;
@@ -264,3 +301,4 @@ TARGET static bool ISA(merge)(const Job *job) {
 #undef v_fma
 #undef v_mul
 #undef v_add
+#undef v_dot

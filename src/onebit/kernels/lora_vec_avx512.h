@@ -1,9 +1,16 @@
-/* Vector operations for lora_tile.h: AVX-512F. 16 floats a register, 32 registers: a tile of 6 x 64. */
+/* Vector operations for lora_tile.h: AVX-512F. 16 floats a register, 32 registers: a tile of 6 x 64.
+ * With USE_AVX512_BF16 defined, for processors that also have a dot product of bfloat16 pairs. */
 
 #include <immintrin.h>
 
+#ifdef USE_AVX512_BF16
+#define ISA(name) name##_avx512bf16
+#define TARGET __attribute__((target("avx512f,avx512bf16")))
+#define v_dot(acc, a, b) _mm512_dpbf16_ps(acc, (__m512bh)(a), (__m512bh)(b)) /* acc + a0 b0 + a1 b1, in each lane */
+#else
 #define ISA(name) name##_avx512
 #define TARGET __attribute__((target("avx512f")))
+#endif
 #define VW 16
 #define NV 4
 #define MR 6

@@ -37,7 +37,8 @@ def merge(
 ) -> bool:
     """weight (out × in) += Σ scale · B (out × rank) @ A (rank × in), in place.
 
-    Returns True if all results are finite. The bits are the same for every variant and number of threads. The C
+    Returns True if all results are finite. The bits are the same for every variant and number of threads; but for
+    Mode.BF16 a processor's own dot product of bfloat16 is used ("avx512bf16"), which rounds in its own way. The C
     kernel runs without the GIL. Raises ValueError for shapes that do not fit and for an unknown variant.
     """
     check_shapes(weight, terms)
