@@ -13,6 +13,12 @@ Merge = Callable[..., bool]
 
 
 @pytest.fixture(params=fused.variants())
-def merge(request: pytest.FixtureRequest) -> Merge:
-    """`fused.merge` with its variant fixed: the instruction sets of this processor, portable C, Python."""
-    return partial(fused.merge, variant=request.param)
+def variant(request: pytest.FixtureRequest) -> str:
+    """The instruction sets of this processor, portable C, Python."""
+    return str(request.param)
+
+
+@pytest.fixture
+def merge(variant: str) -> Merge:
+    """`fused.merge` with its variant fixed."""
+    return partial(fused.merge, variant=variant)
