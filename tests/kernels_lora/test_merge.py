@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import shutil
+import threading
+from concurrent.futures import wait
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,23 +144,59 @@ def test_says_when_a_result_is_not_finite(merge: Merge, mode: Mode, number: Numb
     assert not merge(as_type(values, number), parts, mode)
 
 
-ODD_NAN = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
+ODD_NANS = {Number.F32: 0x7FFFFFFF, Number.F16: 0x7FFF, Number.BF16: 0x7FFF}
+
+
+def odd_nan(number: Number) -> Any:
+    """A NaN with all of its bits set, as an element of a matrix."""
+    bits = np.array([ODD_NANS[number]], np.uint32 if number is Number.F32 else np.uint16)
+    return bits.view(number.array_dtype)[0]
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    ("where", "delta"),  # bfloat16 holds no such NaN
-    [("b", Number.F32), ("a", Number.F32), ("a", Number.BF16), ("scale", Number.F32), ("scale", Number.BF16)],
-)
+@pytest.mark.parametrize("where", ["b", "a", "scale"])
+@pytest.mark.parametrize("b_type", TYPES)
+@pytest.mark.parametrize("a_type", TYPES)
 @pytest.mark.parametrize("cols", [64, 3])
-def test_a_nan_of_any_bits_stays_one(merge: Merge, mode: Mode, where: str, delta: Number, cols: int) -> None:
+def test_a_nan_of_any_bits_stays_one(
+    merge: Merge, mode: Mode, where: str, b_type: Number, a_type: Number, cols: int
+) -> None:
     """Rounding a NaN to bfloat16 by adding half a unit would carry 0x7fffffff over into the sign."""
     weight = Matrix(np.zeros((6, cols), np.uint16), Number.BF16)
-    b, a = np.ones((6, 1), np.float32), np.ones((1, cols), np.float32)
-    {"b": b, "a": a}.get(where, np.zeros(1))[...] = ODD_NAN
-    scale = float(ODD_NAN) if where == "scale" else 1.0
-    assert not merge(weight, [Term(as_type(b, delta), Matrix(a, Number.F32), scale)], mode)
+    b, a = (as_type(np.ones(shape, np.float32), t) for shape, t in (((6, 1), b_type), ((1, cols), a_type)))
+    scale = 1.0
+    if where == "scale":
+        scale = float(odd_nan(Number.F32))
+    else:
+        matrix = {"b": b, "a": a}[where]
+        matrix.array[...] = odd_nan(matrix.number)
+    assert not merge(weight, [Term(b, a, scale)], mode)
     assert not np.isfinite(weight.as_float32()).any()
+
+
+def test_ctrl_c_is_felt_when_nobody_writes_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its caller puts the weight back as it was: what a thread wrote after that would stay."""
+    weight, parts = matrix(np.random.default_rng(8), 96, 4), terms(np.random.default_rng(9), 96, 4, [2])
+    main, go_on, written = threading.current_thread(), threading.Event(), threading.Event()
+
+    def work(rows: range) -> bool:
+        if threading.current_thread() is main:
+            raise KeyboardInterrupt
+        go_on.wait(30)
+        written.set()
+        return True
+
+    def waiting(others: object) -> object:
+        if not go_on.is_set():
+            go_on.set()
+            raise KeyboardInterrupt  # again
+        return wait(others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fused, "_worker", lambda *_: work)
+    monkeypatch.setattr(fused, "wait", waiting)
+    with pytest.raises(KeyboardInterrupt):
+        fused.merge(weight, parts, threads=2)
+    assert written.is_set()
 
 
 def test_float16_overflow_is_noticed(merge: Merge) -> None:

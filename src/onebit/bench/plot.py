@@ -60,8 +60,8 @@ def plot(results: Sequence[Result], path: Path) -> None:
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         with os.fdopen(descriptor, "wb") as stream:
-            os.fchmod(descriptor, 0o644)  # a picture is for showing; mkstemp makes it for its owner only
             figure.savefig(stream, format=path.suffix[1:].lower(), dpi=150)
+        Path(temporary).chmod(0o644)  # a picture is for showing; mkstemp makes it for its owner only
         Path(temporary).replace(path)
     except OSError as error:
         if temporary:

@@ -100,7 +100,8 @@ static inline uint16_t f32_to_f16(float x) {
 }
 
 /* The vectors' rounding to bfloat16 adds up to half a unit without looking for NaNs: 0x7fffffff would be carried over
- * into the sign. So a NaN comes in as this one, whose low bits are 0; arithmetic makes no others of it. */
+ * into the sign. So a NaN of float or half comes in as this one, whose low bits are 0, as those of a bfloat16 are; and
+ * arithmetic makes no others of it. */
 #define PLAIN_NAN ((float)NAN)
 
 static inline float plain_nan(float x) { return x == x ? x : PLAIN_NAN; }
@@ -108,7 +109,7 @@ static inline float plain_nan(float x) { return x == x ? x : PLAIN_NAN; }
 static inline float number_at(const void *p, Number type, ptrdiff_t i) {
     switch (type) {
     case BF16: return bf16_to_f32(((const uint16_t *)p)[i]);
-    case F16: return f16_to_f32(((const uint16_t *)p)[i]);
+    case F16: return plain_nan(f16_to_f32(((const uint16_t *)p)[i]));
     default: return plain_nan(((const float *)p)[i]);
     }
 }

@@ -136,7 +136,7 @@ TARGET static inline void ISA(widen)(float *out, const void *p, Number type, ptr
     else if (type == BF16)
         for (; i + VW <= n; i += VW) v_store(out + i, ISA(v_load_bf16)(half + i));
     else
-        for (; i + VW <= n; i += VW) v_store(out + i, ISA(v_load_f16)(half + i));
+        for (; i + VW <= n; i += VW) v_store(out + i, ISA(v_plain_nan)(ISA(v_load_f16)(half + i)));
     for (; i < n; i++) out[i] = number_at(p, type, at + i);
 }
 

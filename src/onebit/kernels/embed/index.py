@@ -197,6 +197,8 @@ class Index:
             at = np.flatnonzero(block[: len(block) - len(wanted) + 1] == wanted[0])
             for further, letter in enumerate(wanted[1:], 1):
                 at = at[block[at + further] == letter]
+                if not len(at):
+                    break
             rows = np.searchsorted(self._ends, start + at, side="right")
             whole = start + at + len(wanted) <= self._ends[rows]  # not the end of one and the beginning of the next
             allow[rows[whole]] = True
