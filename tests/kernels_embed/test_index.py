@@ -51,6 +51,11 @@ def test_containing_finds_no_text_across_two(tmp_path: Path, embedder: Embedder)
     assert index.containing("").tolist() == [True] * 5
 
 
+def test_containing_where_all_texts_are_empty(tmp_path: Path, embedder: Embedder) -> None:
+    index = Index(write_index(tmp_path / "index", embedder, [b"", b""]))
+    assert index.containing("x").tolist() == [False, False]
+
+
 def test_containing_in_any_block(tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["a cat", "", "cats", "c", "at", "a ca", "t", "kätzchen", "scat ", "ca", "ca", "cat"]
     index = Index(write_index(tmp_path / "index", embedder, [text.encode() for text in texts]))

@@ -168,8 +168,8 @@ def test_a_nan_of_any_bits_stays_one(
     if where == "scale":
         scale = float(odd_nan(Number.F32))
     else:
-        matrix = {"b": b, "a": a}[where]
-        matrix.array[...] = odd_nan(matrix.number)
+        odd = {"b": b, "a": a}[where]
+        odd.array[...] = odd_nan(odd.number)
     assert not merge(weight, [Term(b, a, scale)], mode)
     assert not np.isfinite(weight.as_float32()).any()
 

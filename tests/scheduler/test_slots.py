@@ -115,12 +115,56 @@ def test_a_conversation_stays_where_its_cache_is() -> None:
 
 
 def test_the_memory_of_conversations_is_bounded() -> None:
-    ledger = SlotLedger([EngineView("a", 1)])
+    ledger = SlotLedger([EngineView("a", 1), EngineView("b", 1)])  # with one engine there is nothing to remember
     for conversation in range(10_000):
         claim = ledger.claim(Need(conversation=conversation))
         assert claim is not None
         ledger.release(claim)
-    assert len(ledger._last) <= 4096
+    assert len(ledger._last) == 4096
+
+
+SOME, OTHERS = ((0, 1.0),), ((1, 1.0),)  # sets of adapters
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+@pytest.mark.parametrize(
+    ("engine", "held", "standing", "follows", "goes_on"),
+    [
+        (EngineView("a", 2), Need(2), Standing.OPEN, Need(2), True),
+        (EngineView("a", 2), Need(2), Standing.OPEN, Need(7), True),  # one after the other, in all slots
+        (EngineView("a", 2), Need(2), Standing.OPEN, Need(1), False),
+        (EngineView("a", 2), Need(1), Standing.OPEN, Need(1), False),  # another slot is free: that needs a choice
+        (EngineView("a", 2), Need(2), Standing.COMING, Need(2), False),
+        (EngineView("a", 2), Need(2), Standing.GONE, Need(2), False),
+        (EngineView("a", 2, drafting=True), Need(2), Standing.OPEN, Need(2), True),
+        (EngineView("a", 2, drafting=True), Need(2), Standing.OPEN, Need(2, plain=True), False),
+        (EngineView("a", 2), Need(2, adapters=SOME), Standing.OPEN, Need(2, adapters=SOME), True),
+        (EngineView("a", 2), Need(2, adapters=SOME), Standing.OPEN, Need(2, adapters=OTHERS), False),
+    ],
+)
+def test_slots_go_on_only_to_whom_they_would_be_given(
+    engines: int, engine: EngineView, held: Need, standing: Standing, follows: Need, goes_on: bool
+) -> None:
+    full = [EngineView("b", 1, rank=1)] if engines == 2 else []
+    ledger = SlotLedger([engine, *full])
+    claim = ledger.claim(held, blocked=frozenset("b"))
+    assert claim is not None and claim.engine == "a"
+    assert all(ledger.claim(Need(adapters=held.adapters), blocked=frozenset("a")) for _ in full)
+    ledger.set_standing("a", standing)
+    assert ledger.hand_over(claim, follows) is goes_on
+    assert ledger.served()["a"] == 1 + goes_on
+    ledger.check_invariants()
+
+
+def test_slots_that_go_on_take_their_conversation_along() -> None:
+    ledger = SlotLedger([EngineView("a", 1), EngineView("b", 1)])
+    a, b = ledger.claim(Need()), ledger.claim(Need())
+    assert a is not None and b is not None and b.engine == "b"
+    assert ledger.hand_over(b, Need(conversation=7))
+    ledger.release(a)
+    ledger.release(b)
+    again = ledger.claim(Need(conversation=7))
+    assert again is not None and again.engine == "b"
 
 
 def test_hopeless_is_when_nobody_ever_can() -> None:
