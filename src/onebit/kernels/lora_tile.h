@@ -16,6 +16,14 @@
 
 #define NR (NV * VW)
 
+/* Are the factors packed as pairs of bfloat16? Where the processor has a dot product of them. */
+#ifdef v_dot
+TARGET ALWAYS_INLINE bool ISA(pairs)(const Job *job) { return job->mode == BF16_FMA; }
+#else
+TARGET ALWAYS_INLINE bool ISA(pairs)(const Job *job) { return (void)job, false; }
+#define v_dot(acc, a, b) (acc) /* never used */
+#endif
+
 /* Rounded to what `type` holds. */
 TARGET ALWAYS_INLINE vec ISA(rounded)(vec x, Number type) {
     return type == BF16 ? ISA(v_round_bf16)(x) : type == F16 ? ISA(v_round_f16)(x) : x;
@@ -30,20 +38,22 @@ TARGET ALWAYS_INLINE void ISA(add_sum)(float *tile, ptrdiff_t stride, const floa
     v_store(at, ISA(rounded)(v_add(v_load(at), change), w));
 }
 
-/* One step of the sums. */
-TARGET ALWAYS_INLINE void ISA(step)(vec acc[MR][NV], const float *a, const float *b) {
+/* One step of the sums; of two ranks at once, if the factors were packed in pairs. */
+TARGET ALWAYS_INLINE void ISA(step)(vec acc[MR][NV], const float *a, const float *b, bool pairs) {
     vec row[NV];
     for (int j = 0; j < NV; j++) row[j] = v_load(a + j * VW);
     for (int i = 0; i < MR; i++) {
         const vec factor = v_set(b[i]);
-        for (int j = 0; j < NV; j++) acc[i][j] = v_fma(factor, row[j], acc[i][j]);
+        for (int j = 0; j < NV; j++)
+            acc[i][j] = pairs ? v_dot(acc[i][j], factor, row[j]) : v_fma(factor, row[j], acc[i][j]);
     }
 }
 
 /* The sums of one term, MR x NR into `sums`. If `before`, these are those of the term before, with its scale and type:
  * they are added to the tile first. */
 TARGET ALWAYS_INLINE void ISA(sum_term)(float *tile, ptrdiff_t stride, float *sums, bool before, float factor,
-                                        Number delta, Number w, const float *a, const float *b, ptrdiff_t rank) {
+                                        Number delta, Number w, const float *a, const float *b, ptrdiff_t rank,
+                                        bool pairs) {
     vec acc[MR][NV];
     for (int i = 0; i < MR; i++)
         for (int j = 0; j < NV; j++) acc[i][j] = v_zero();
@@ -51,36 +61,16 @@ TARGET ALWAYS_INLINE void ISA(sum_term)(float *tile, ptrdiff_t stride, float *su
     if (before) {
         const vec scale = v_set(factor);
         for (; k < rank && k < MR * NV; k++, a += NR, b += MR) {
-            ISA(step)(acc, a, b);
+            ISA(step)(acc, a, b, pairs);
             ISA(add_sum)(tile, stride, sums, k, scale, delta, w);
         }
         for (ptrdiff_t i = k; i < MR * NV; i++) ISA(add_sum)(tile, stride, sums, i, scale, delta, w);
     }
     UNROLL4 /* 3 to 10 % at rank 32 */
-    for (; k < rank; k++, a += NR, b += MR) ISA(step)(acc, a, b);
+    for (; k < rank; k++, a += NR, b += MR) ISA(step)(acc, a, b, pairs);
     for (int i = 0; i < MR; i++)
         for (int j = 0; j < NV; j++) v_store(sums + i * NR + j * VW, acc[i][j]);
 }
-
-#ifdef v_dot
-/* The sums of all terms, of factors that were packed in pairs: two steps in one. */
-TARGET ALWAYS_INLINE void ISA(sum_pairs)(float *sums, const float *a, const float *b, ptrdiff_t pairs) {
-    vec acc[MR][NV];
-    for (int i = 0; i < MR; i++)
-        for (int j = 0; j < NV; j++) acc[i][j] = v_zero();
-    UNROLL4
-    for (ptrdiff_t k = 0; k < pairs; k++, a += NR, b += MR) {
-        vec row[NV];
-        for (int j = 0; j < NV; j++) row[j] = v_load(a + j * VW);
-        for (int i = 0; i < MR; i++) {
-            const vec factor = v_set(b[i]);
-            for (int j = 0; j < NV; j++) acc[i][j] = v_dot(acc[i][j], factor, row[j]);
-        }
-    }
-    for (int i = 0; i < MR; i++)
-        for (int j = 0; j < NV; j++) v_store(sums + i * NR + j * VW, acc[i][j]);
-}
-#endif
 
 /* One tile over all adapters. `a`: total_rank x NR and `b`: total_rank x MR, packed; `tile`: MR x NR, its rows `stride`
  * floats apart. `bad`: NV vectors that stay 0 unless a result is infinite or NaN. */
@@ -98,16 +88,14 @@ TARGET NOINLINE static void ISA(tile)(float *tile, ptrdiff_t stride, const Job *
         const Term *term = &job->terms[t];
         const ptrdiff_t rank = folded ? job->total_rank : term->rank;
         const bool before = t > 0 && job->mode == EXACT;
-#ifdef v_dot
-        if (job->mode == BF16_FMA) {
-            ISA(sum_pairs)(sums, a, b, (rank + 1) / 2);
-            break;
-        }
-#endif
-        if (delta == F32 && w == F32) ISA(sum_term)(tile, stride, sums, before, scale, F32, F32, a, b, rank);
-        else if (delta == F32 && w == BF16) ISA(sum_term)(tile, stride, sums, before, scale, F32, BF16, a, b, rank);
-        else if (delta == BF16 && w == BF16) ISA(sum_term)(tile, stride, sums, before, scale, BF16, BF16, a, b, rank);
-        else ISA(sum_term)(tile, stride, sums, before, scale, delta, w, a, b, rank);
+        if (ISA(pairs)(job)) ISA(sum_term)(tile, stride, sums, false, scale, delta, w, a, b, (rank + 1) / 2, true);
+        else if (delta == F32 && w == F32)
+            ISA(sum_term)(tile, stride, sums, before, scale, F32, F32, a, b, rank, false);
+        else if (delta == F32 && w == BF16)
+            ISA(sum_term)(tile, stride, sums, before, scale, F32, BF16, a, b, rank, false);
+        else if (delta == BF16 && w == BF16)
+            ISA(sum_term)(tile, stride, sums, before, scale, BF16, BF16, a, b, rank, false);
+        else ISA(sum_term)(tile, stride, sums, before, scale, delta, w, a, b, rank, false);
         a += rank * NR;
         b += rank * MR;
         if (folded) break; /* the scales are in B, and nothing was rounded */
@@ -244,11 +232,7 @@ TARGET static bool ISA(merge)(const Job *job) {
     const ptrdiff_t block = ISA(block_rows)(job), rank = job->total_rank;
     float *b = job->scratch, *a = b + rank * block;
     const size_t size = number_size(job->w_type);
-#ifdef v_dot
-    const bool pairs = job->mode == BF16_FMA;
-#else
-    const bool pairs = false;
-#endif
+    const bool pairs = ISA(pairs)(job);
     vec bad[NV];
     for (int j = 0; j < NV; j++) bad[j] = v_zero();
 
