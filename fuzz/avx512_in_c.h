@@ -8,6 +8,8 @@ typedef int64_t __m256i __attribute__((vector_size(32), may_alias));
 typedef float __m512 __attribute__((vector_size(64), may_alias));
 typedef int64_t __m512i __attribute__((vector_size(64), may_alias));
 
+typedef uint64_t __mmask64;
+
 #define LOAD(type, from) ({ type value; memcpy(&value, from, sizeof value); value; })
 #define EACH(count, target, expression) ({ for (int i = 0; i < (count); i++) (target)[i] = (expression); })
 
@@ -16,6 +18,7 @@ static inline __m256i _mm256_loadu_si256(const __m256i *p) { return LOAD(__m256i
 static inline __m512i _mm512_loadu_si512(const void *p) { return LOAD(__m512i, p); }
 static inline __m512 _mm512_loadu_ps(const float *p) { return LOAD(__m512, p); }
 static inline void _mm512_storeu_ps(float *p, __m512 a) { memcpy(p, &a, sizeof a); }
+static inline void _mm512_stream_ps(float *p, __m512 a) { memcpy(p, &a, sizeof a); }
 static inline __m512i _mm512_setzero_si512(void) { return (__m512i){0}; }
 static inline __m512 _mm512_add_ps(__m512 a, __m512 b) { return a + b; }
 static inline __m512 _mm512_mul_ps(__m512 a, __m512 b) { return a * b; }
@@ -69,4 +72,46 @@ static inline int _mm512_reduce_add_epi32(__m512i a)
     for (int i = 0; i < 16; i++)
         sum += ((const int32_t *)&a)[i];
     return sum;
+}
+
+#define MASK(count, expression) ({ __mmask64 m = 0; for (int i = 0; i < (count); i++) m |= (__mmask64)(expression) << i; m; })
+
+static inline void _mm512_storeu_si512(void *p, __m512i a) { memcpy(p, &a, sizeof a); }
+static inline __m512i _mm512_and_si512(__m512i a, __m512i b) { return a & b; }
+
+static inline __m512i _mm512_set1_epi8(char x)
+{
+    __m512i r;
+    memset(&r, x, sizeof r);
+    return r;
+}
+
+static inline __m512i _mm512_maskz_loadu_epi8(__mmask64 k, const void *p)
+{
+    __m512i r;
+    EACH(64, (uint8_t *)&r, k >> i & 1 ? ((const uint8_t *)p)[i] : 0);
+    return r;
+}
+
+static inline __m512i _mm512_maskz_permutex2var_epi8(__mmask64 k, __m512i a, __m512i places, __m512i b)
+{
+    const uint8_t *place = (const uint8_t *)&places, *low = (const uint8_t *)&a, *high = (const uint8_t *)&b;
+    __m512i r;
+    EACH(64, (uint8_t *)&r, k >> i & 1 ? (place[i] & 64 ? high : low)[place[i] & 63] : 0);
+    return r;
+}
+
+static inline __mmask64 _mm512_movepi8_mask(__m512i a)
+{
+    return MASK(64, ((const uint8_t *)&a)[i] >> 7);
+}
+
+static inline __mmask64 _mm512_test_epi8_mask(__m512i a, __m512i b)
+{
+    return MASK(64, (((const uint8_t *)&a)[i] & ((const uint8_t *)&b)[i]) != 0);
+}
+
+static inline __mmask64 _mm512_cmpeq_epi8_mask(__m512i a, __m512i b)
+{
+    return MASK(64, ((const uint8_t *)&a)[i] == ((const uint8_t *)&b)[i]);
 }

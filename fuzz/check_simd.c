@@ -40,6 +40,40 @@ static int differs(const struct simd *simd, size_t dims)
     return memcmp(a, b, dims * sizeof *a) || memcmp(x, y, sizeof x);
 }
 
+static int streams_differently(const struct simd *simd, size_t dims)
+{
+    static _Alignas(CACHE_LINE) float out[WIDEST + 1];
+    static float total[WIDEST];
+    float share = 1.0f / (float)(1 + chance() % 100);
+    if (!simd->stream)
+        return 0;
+    for (size_t i = 0; i < dims; i++) {
+        total[i] = (float)chance() / 1000;
+        out[i] = -1;
+    }
+    size_t done = simd->stream(out, total, dims, share);
+    for (size_t i = 0; i < dims; i++)
+        if (out[i] != (i < done ? total[i] * share : -1))
+            return 1;
+    return done > dims;
+}
+
+static int classifies_differently(const struct simd *simd, size_t count)
+{
+    uint8_t plain[PLAIN_CHARS], *bytes = malloc(count ? count : 1); /* just as long: overruns are noticed */
+    struct block a, b;
+    if (!bytes)
+        abort();
+    for (size_t i = 0; i < PLAIN_CHARS; i++)
+        plain[i] = (uint8_t)(chance() % 4 ? chance() : chance() % 2 * SIGN);
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = (uint8_t)(chance() % 8 ? chance() % PLAIN_CHARS : chance());
+    simd->classify(&a, plain, bytes, count);
+    simd_portable.classify(&b, plain, bytes, count);
+    free(bytes);
+    return a.known != b.known || a.signs != b.signs || a.spaces != b.spaces || memcmp(a.labels, b.labels, count);
+}
+
 int main(void)
 {
 #ifdef EMULATED
@@ -55,11 +89,17 @@ int main(void)
         }
 #endif
         for (size_t dims = 1; dims <= WIDEST; dims++)
-            if (differs(*simd, dims)) {
+            if (differs(*simd, dims) || streams_differently(*simd, dims)) {
                 printf("%s: WRONG at %zu dimensions\n", (*simd)->name, dims);
                 return EXIT_FAILURE;
             }
-        printf("%s: equal to portable, 1 to %d dimensions\n", (*simd)->name, WIDEST);
+        for (size_t round = 0; round < 100; round++)
+            for (size_t count = 0; count <= BLOCK_SIZE; count++)
+                if (classifies_differently(*simd, count)) {
+                    printf("%s: WRONG about %zu characters\n", (*simd)->name, count);
+                    return EXIT_FAILURE;
+                }
+        printf("%s: equal to portable, 1 to %d dimensions, 0 to %d characters\n", (*simd)->name, WIDEST, BLOCK_SIZE);
     }
     return EXIT_SUCCESS;
 }

@@ -83,6 +83,20 @@ class TestTokenizer:
     def test_equals_tokenizers_on_generated_texts(self, ours: Tokenizer) -> None:
         assert_equal(ours, THEIRS, list(generated(1, 2000, WORDS)))
 
+    @pytest.mark.parametrize("wide", ["", "\u201c", "\U0001f600"], ids=["one byte", "two bytes", "four bytes"])
+    def test_words_begin_and_end_anywhere_in_a_block(self, ours: Tokenizer, wide: str) -> None:
+        """The C kernels look at 64 characters at a time; `wide` decides how many bytes CPython takes for each."""
+        chance = random.Random(6)
+        parts = ["a", "cat", "internationally", "x" * 63, "x" * 64, "x" * 65, "naïve", "é", "\0", "\xad", "a\xa0b"]
+        parts += ["don't", "...", "[UNK]", "[", "(a)", "\t\n ", " ", "", "1.5"]
+        parts += [wide, wide + "a", "a" + wide + "b", "cat" + wide]
+        texts = [
+            before * "a" + chance.choice(["", " "]) + chance.choice([" ", "", "-"]).join(chance.choices(parts, k=8))
+            for before in range(66)
+            for _ in range(12)
+        ]
+        assert_equal(ours, THEIRS, [text + wide for text in texts])
+
     def test_reads_a_text_of_a_megabyte(self, ours: Tokenizer) -> None:
         text = ("".join(generated(2, 2000, WORDS)) * 100)[: 1 << 20]
         assert len(text) == 1 << 20

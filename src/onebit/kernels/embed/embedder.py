@@ -19,6 +19,9 @@ from onebit.kernels.embed.vectors import Hit, unit
 
 Text = str | bytes
 
+_LARGE = 1 << 18  # floats: 1 MiB, from which on pool.c writes past the cache
+_LINE = 16  # floats: 64 bytes
+
 
 class Embedder:
     """Embeds with one table. Thread-safe: nothing in it changes after it was made."""
@@ -48,7 +51,7 @@ class Embedder:
         """
         shape = (len(texts), self.dims)
         if out is None:
-            out = np.empty(shape, np.float32)
+            out = _empty(*shape)
         elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise EmbedError(f"out must be a contiguous float32 array of {shape}, not {out.dtype} {out.shape}")
         if threads <= 1:
@@ -67,6 +70,16 @@ class Embedder:
         """The token ids of each text, without special tokens: those of Hugging Face's `tokenizers`."""
         ids, ends = self._tokenizer.tokenize(texts)
         return [part.tolist() for part in np.split(ids, ends[:-1].astype(np.int64))] if len(texts) else []
+
+
+def _empty(rows: int, dims: int) -> npt.NDArray[np.float32]:
+    """float32 [rows, dims]; a large one begins with a cache line, so that the C code can write whole ones."""
+    size = rows * dims
+    if size < _LARGE:
+        return np.empty((rows, dims), np.float32)
+    floats = np.empty(size + _LINE, np.float32)
+    skip = -(floats.ctypes.data // floats.itemsize) % _LINE
+    return floats[skip : skip + size].reshape(rows, dims)
 
 
 @cache

@@ -3,6 +3,7 @@
 #include "search.h"
 #include "tokenizer_type.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static PyObject *native_pool(PyObject *Py_UNUSED(module), PyObject *args)
@@ -29,7 +30,7 @@ static PyObject *native_pool(PyObject *Py_UNUSED(module), PyObject *args)
         goto done;
     }
     size_t dims = table.table.dims;
-    float *sum = PyMem_New(float, dims ? dims : 1);
+    float *sum = pool_total(&table.table);
     if (!sum) {
         PyErr_NoMemory();
         goto done;
@@ -38,11 +39,11 @@ static PyObject *native_pool(PyObject *Py_UNUSED(module), PyObject *args)
     for (size_t i = 0, start = 0; i < count; start = end[i++]) {
         memset(sum, 0, dims * sizeof *sum);
         pool_rows(simd_now(), &table.table, sum, id + start, end[i] - start);
-        pool_finish(&table, i, sum, end[i] - start);
+        pool_finish(simd_now(), &table, i, sum, end[i] - start);
     }
     pool_end();
     Py_END_ALLOW_THREADS
-    PyMem_Free(sum);
+    free(sum);
     result = Py_NewRef(Py_None);
 done:
     PyBuffer_Release(&ids);

@@ -2,6 +2,7 @@
 
 #include "buffers.h"
 
+#include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -51,6 +52,12 @@ void table_close(struct table_args *args)
     PyBuffer_Release(&args->out);
 }
 
+float *pool_total(const struct table *table)
+{
+    size_t lines = table->dims * sizeof(float) / CACHE_LINE + 1; /* never none */
+    return aligned_alloc(CACHE_LINE, lines * CACHE_LINE);
+}
+
 void pool_rows(const struct simd *simd, const struct table *table, float *total, const uint32_t *ids, size_t count)
 {
     simd->pool(total, table->rows, table->scales, table->dims, ids, count);
@@ -59,30 +66,24 @@ void pool_rows(const struct simd *simd, const struct table *table, float *total,
 /* Results that are larger than the second cache go past it: to write a line the ordinary way it is read first. */
 enum { STREAMED = 1 << 20 }; /* bytes */
 
-#if defined(__x86_64__)
-static size_t stream(float *out, const float *total, size_t dims, float share)
+static size_t stream(const struct simd *simd, float *out, const float *total, size_t dims, float share)
 {
-    size_t c = 0;
+    size_t c = simd->stream && (uintptr_t)out % CACHE_LINE == 0 ? simd->stream(out, total, dims, share) : 0;
+#if defined(__x86_64__)
     if ((uintptr_t)out % 16 == 0)
         for (; c + 4 <= dims; c += 4)
             _mm_stream_ps(out + c, _mm_mul_ps(_mm_loadu_ps(total + c), _mm_set1_ps(share)));
+#endif
     return c;
 }
-#else
-static size_t stream(float *out, const float *total, size_t dims, float share)
-{
-    (void)out, (void)total, (void)dims, (void)share;
-    return 0;
-}
-#endif
 
-void pool_finish(const struct table_args *args, size_t text, const float *total, size_t count)
+void pool_finish(const struct simd *simd, const struct table_args *args, size_t text, const float *total, size_t count)
 {
     size_t dims = args->table.dims, c = 0;
     float *out = (float *)args->out.buf + text * dims;
     float share = count ? 1.0f / (float)count : 0.0f;
     if (args->out.len > STREAMED)
-        c = stream(out, total, dims, share);
+        c = stream(simd, out, total, dims, share);
     for (; c < dims; c++)
         out[c] = total[c] * share;
 }

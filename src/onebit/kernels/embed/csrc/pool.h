@@ -27,9 +27,11 @@ void table_close(struct table_args *args);
 const struct simd *simd_now(void);
 int simd_use(const char *name);
 
+/* Room for the sums of one text, at the start of a cache line; to be freed. NULL without memory. */
+float *pool_total(const struct table *table);
 void pool_rows(const struct simd *simd, const struct table *table, float *total, const uint32_t *ids, size_t count);
 /* Write total / count, or zeros, to the results of a text. After the last text: pool_end(). */
-void pool_finish(const struct table_args *args, size_t text, const float *total, size_t count);
+void pool_finish(const struct simd *simd, const struct table_args *args, size_t text, const float *total, size_t count);
 void pool_end(void);
 
 #endif

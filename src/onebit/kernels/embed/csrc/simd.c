@@ -17,7 +17,22 @@ static void dots_portable(int32_t *out, const int8_t *rows, size_t dims, size_t 
         out[r] = dot_columns(rows + r * dims, query, dims, 0);
 }
 
-const struct simd simd_portable = {"portable", always, pool_portable, dots_portable};
+static void classify_portable(struct block *block, const uint8_t *plain, const uint8_t *bytes, size_t count)
+{
+    uint64_t known = 0, signs = 0, spaces = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint8_t what = bytes[i] < PLAIN_CHARS ? plain[bytes[i]] : 0;
+        block->labels[i] = what & (SIGN - 1);
+        known |= (uint64_t)(what != 0) << i;
+        signs |= (uint64_t)(what >> 7) << i;
+        spaces |= (uint64_t)(what == SIGN) << i;
+    }
+    block->known = known;
+    block->signs = signs;
+    block->spaces = spaces;
+}
+
+const struct simd simd_portable = {"portable", always, pool_portable, NULL, dots_portable, classify_portable};
 
 const struct simd *const simd_all[] = {
 #if defined(__x86_64__)

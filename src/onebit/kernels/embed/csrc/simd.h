@@ -1,5 +1,5 @@
-/* The two inner loops, once for each instruction set. All give the same bits: pool() rounds each product and each sum
- * (never a fused multiply-add) and no column depends on another; dots() is of integers. */
+/* The inner loops, once for each instruction set. All give the same bits: pool() rounds each product and each sum
+ * (never a fused multiply-add) and no column depends on another; dots() and classify() have to do with integers. */
 #ifndef ONEBIT_SIMD_H
 #define ONEBIT_SIMD_H
 
@@ -7,7 +7,18 @@
 #include <stdint.h>
 
 enum {
+    CACHE_LINE = 64,
     MAX_DIMS = 16384, /* 16384 products of int8 by int8 fit an int32 eight times over */
+};
+
+/* What a table for classify() says of a character: 0 nothing; else its label, with SIGN if it is a word by itself. SIGN
+ * without a label: a space. */
+enum { PLAIN_CHARS = 128, SIGN = 0x80, BLOCK_SIZE = 64, BLOCK_SPARE = 8 };
+
+/* Up to BLOCK_SIZE characters. Bit i of the masks tells of character i. */
+struct block {
+    uint64_t known, signs, spaces;            /* a space is a sign, too */
+    uint8_t labels[BLOCK_SIZE + BLOCK_SPARE]; /* without SIGN; the spare ones are there to be read, no more */
 };
 
 struct simd {
@@ -16,8 +27,14 @@ struct simd {
     /* total[c] += rows[ids[t]][c] * scales[ids[t]], for t = 0, 1, … count - 1 in this order, c < dims. */
     void (*pool)(float *total, const int8_t *rows, const float *scales, size_t dims, const uint32_t *ids,
                  size_t count);
+    /* out[c] = total[c] * share, past the cache, for as many c as fill whole lines of it; returns their number. `out`
+     * begins at such a line. NULL: not here. */
+    size_t (*stream)(float *out, const float *total, size_t dims, float share);
     /* out[r] = sum over c of rows[r][c] * query[c], for r < count. The query is widened to int16 beforehand. */
     void (*dots)(int32_t *out, const int8_t *rows, size_t dims, size_t count, const int16_t *query);
+    /* Look up bytes[0 .. count), count <= BLOCK_SIZE, in plain[PLAIN_CHARS]. Of bytes that are not ASCII, and of all
+     * from `count` on, nothing is known. */
+    void (*classify)(struct block *block, const uint8_t *plain, const uint8_t *bytes, size_t count);
 };
 
 /* The last columns, where a vector does not fit; and all columns of the portable path. */

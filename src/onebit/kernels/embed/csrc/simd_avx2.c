@@ -2,6 +2,7 @@
 #include "simd.h"
 
 #include <immintrin.h>
+#include <string.h>
 
 #define AVX2 __attribute__((target("avx2")))
 
@@ -72,7 +73,40 @@ AVX2 static void dots(int32_t *out, const int8_t *rows, size_t dims, size_t coun
     }
 }
 
-const struct simd simd_avx2 = {"avx2", usable, pool, dots};
+/* The table has eight rows of 16. A byte whose high half is the row's number becomes 0x70 + its low half, any other one
+ * 0x80 or more, for which a shuffle gives 0. */
+AVX2 static inline __m256i look_up(const uint8_t *plain, __m256i in)
+{
+    __m256i what = _mm256_setzero_si256();
+    for (int row = 0; row < PLAIN_CHARS / 16; row++) {
+        __m256i entries = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(plain + 16 * row)));
+        __m256i place = _mm256_xor_si256(in, _mm256_set1_epi8((char)(row << 4)));
+        place = _mm256_adds_epu8(place, _mm256_set1_epi8(0x70));
+        what = _mm256_or_si256(what, _mm256_shuffle_epi8(entries, place));
+    }
+    return what;
+}
+
+AVX2 static void classify(struct block *block, const uint8_t *plain, const uint8_t *bytes, size_t count)
+{
+    uint8_t whole[BLOCK_SIZE];
+    if (count < BLOCK_SIZE) {
+        memset(whole, 0xFF, sizeof whole);
+        bytes = memcpy(whole, bytes, count);
+    }
+    block->known = block->signs = block->spaces = 0;
+    for (int at = 0; at < BLOCK_SIZE; at += 32) {
+        __m256i what = look_up(plain, _mm256_loadu_si256((const __m256i *)(bytes + at)));
+        __m256i unknown = _mm256_cmpeq_epi8(what, _mm256_setzero_si256());
+        __m256i space = _mm256_cmpeq_epi8(what, _mm256_set1_epi8((char)SIGN));
+        block->known |= (uint64_t)(uint32_t)~_mm256_movemask_epi8(unknown) << at;
+        block->signs |= (uint64_t)(uint32_t)_mm256_movemask_epi8(what) << at;
+        block->spaces |= (uint64_t)(uint32_t)_mm256_movemask_epi8(space) << at;
+        _mm256_storeu_si256((__m256i *)(block->labels + at), _mm256_and_si256(what, _mm256_set1_epi8(SIGN - 1)));
+    }
+}
+
+const struct simd simd_avx2 = {"avx2", usable, pool, NULL, dots, classify};
 #else
 typedef int not_for_this_machine; /* ISO C wants something in a file */
 #endif

@@ -4,7 +4,7 @@
 #include <immintrin.h>
 
 #ifndef AVX512 /* scripts/check-simd computes the intrinsics in C */
-#define AVX512 __attribute__((target("avx512f,avx512bw")))
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vbmi")))
 #endif
 
 enum { LANES = 16, REGISTERS = 8, BLOCK = LANES * REGISTERS };
@@ -14,7 +14,8 @@ enum { FETCH_AHEAD = 8192 };
 
 static int usable(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vbmi");
 }
 
 AVX512 static inline __m512 floats_at(const int8_t *row)
@@ -42,6 +43,14 @@ AVX512 static void pool(float *total, const int8_t *rows, const float *scales, s
     pool_columns(total, rows, scales, dims, ids, count, c);
 }
 
+AVX512 static size_t stream(float *out, const float *total, size_t dims, float share)
+{
+    size_t c = 0;
+    for (; c + LANES <= dims; c += LANES)
+        _mm512_stream_ps(out + c, _mm512_mul_ps(_mm512_loadu_ps(total + c), _mm512_set1_ps(share)));
+    return c;
+}
+
 AVX512 static inline __m512i products_at(const int8_t *row, const int16_t *query)
 {
     __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)row));
@@ -63,7 +72,20 @@ AVX512 static void dots(int32_t *out, const int8_t *rows, size_t dims, size_t co
     }
 }
 
-const struct simd simd_avx512 = {"avx512", usable, pool, dots};
+AVX512 static void classify(struct block *block, const uint8_t *plain, const uint8_t *bytes, size_t count)
+{
+    __mmask64 valid = count < BLOCK_SIZE ? ((__mmask64)1 << count) - 1 : ~(__mmask64)0;
+    __m512i in = _mm512_maskz_loadu_epi8(valid, bytes);
+    __m512i low = _mm512_loadu_si512(plain), high = _mm512_loadu_si512(plain + 64);
+    __mmask64 ascii = valid & ~_mm512_movepi8_mask(in);
+    __m512i what = _mm512_maskz_permutex2var_epi8(ascii, low, in, high);
+    block->known = _mm512_test_epi8_mask(what, what);
+    block->signs = _mm512_movepi8_mask(what);
+    block->spaces = _mm512_cmpeq_epi8_mask(what, _mm512_set1_epi8((char)SIGN));
+    _mm512_storeu_si512(block->labels, _mm512_and_si512(what, _mm512_set1_epi8(SIGN - 1)));
+}
+
+const struct simd simd_avx512 = {"avx512", usable, pool, stream, dots, classify};
 #else
 typedef int not_for_this_machine; /* ISO C wants something in a file */
 #endif

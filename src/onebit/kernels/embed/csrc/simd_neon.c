@@ -2,6 +2,7 @@
 #include "simd.h"
 
 #include <arm_neon.h>
+#include <string.h>
 
 enum { LANES = 4, REGISTERS = 16, BLOCK = LANES * REGISTERS }; /* 32 registers there: 16 totals leave room */
 
@@ -64,7 +65,43 @@ static void dots(int32_t *out, const int8_t *rows, size_t dims, size_t count, co
     }
 }
 
-const struct simd simd_neon = {"neon", usable, pool, dots};
+/* Bit i: is the top bit of byte i set? */
+static inline uint64_t top_bits(uint8x16x4_t bytes)
+{
+    static const uint8_t bits[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    uint8x16_t weights = vld1q_u8(bits);
+    for (int i = 0; i < 4; i++) {
+        uint8x16_t whole = vreinterpretq_u8_s8(vshrq_n_s8(vreinterpretq_s8_u8(bytes.val[i]), 7));
+        bytes.val[i] = vandq_u8(whole, weights);
+    }
+    uint8x16_t low = vpaddq_u8(bytes.val[0], bytes.val[1]), high = vpaddq_u8(bytes.val[2], bytes.val[3]);
+    low = vpaddq_u8(low, high);
+    return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(low, low)), 0);
+}
+
+/* A place that is not in the table gives 0: so two halves of it can be asked, and or-ed. */
+static void classify(struct block *block, const uint8_t *plain, const uint8_t *bytes, size_t count)
+{
+    uint8_t whole[BLOCK_SIZE];
+    if (count < BLOCK_SIZE) {
+        memset(whole, 0xFF, sizeof whole);
+        bytes = memcpy(whole, bytes, count);
+    }
+    uint8x16x4_t low = vld1q_u8_x4(plain), high = vld1q_u8_x4(plain + 64), known, signs, spaces;
+    for (int i = 0; i < 4; i++) {
+        uint8x16_t in = vld1q_u8(bytes + 16 * i);
+        uint8x16_t what = vorrq_u8(vqtbl4q_u8(low, in), vqtbl4q_u8(high, veorq_u8(in, vdupq_n_u8(64))));
+        known.val[i] = vtstq_u8(what, what);
+        signs.val[i] = what;
+        spaces.val[i] = vceqq_u8(what, vdupq_n_u8(SIGN));
+        vst1q_u8(block->labels + 16 * i, vandq_u8(what, vdupq_n_u8(SIGN - 1)));
+    }
+    block->known = top_bits(known);
+    block->signs = top_bits(signs);
+    block->spaces = top_bits(spaces);
+}
+
+const struct simd simd_neon = {"neon", usable, pool, NULL, dots, classify};
 #else
 typedef int not_for_this_machine; /* ISO C wants something in a file */
 #endif

@@ -1,5 +1,7 @@
 #include "tokenizer.h"
 
+#include <string.h>
+
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* charmap.py, Kind */
@@ -26,7 +28,19 @@ static int plain_unit(const struct tokenizer *t, uint32_t unit)
     return KIND(unit) < MANY;
 }
 
-int tokenizer_check(const struct tokenizer *t)
+static void fill_plain(struct tokenizer *t)
+{
+    for (size_t point = 0; point < PLAIN_CHARS; point++) {
+        uint32_t unit = t->units[point], label = PAYLOAD(unit);
+        t->plain[point] = 0;
+        if (KIND(unit) == SPACE)
+            t->plain[point] = SIGN;
+        else if ((KIND(unit) == LETTER || KIND(unit) == ALONE) && label && label < SIGN)
+            t->plain[point] = (uint8_t)(KIND(unit) == ALONE ? label | SIGN : label);
+    }
+}
+
+int tokenizer_prepare(struct tokenizer *t)
 {
     if (t->longest_word > MAX_WORD)
         return -1;
@@ -44,7 +58,21 @@ int tokenizer_check(const struct tokenizer *t)
             if (!plain_unit(t, t->runs[at + i]))
                 return -1;
     }
+    fill_plain(t);
     return 0;
+}
+
+static void read_through(const void *data, size_t size)
+{
+    for (size_t at = 0; at < size; at += CACHE_LINE)
+        (void)((const volatile uint8_t *)data)[at];
+}
+
+void tokenizer_warm_up(const struct tokenizer *t)
+{
+    read_through(t->short_words.lines, sizeof *t->short_words.lines << t->short_words.bits);
+    read_through(t->trie.nodes, t->trie.size * sizeof *t->trie.nodes);
+    read_through(t->trie.ids, t->trie.size * sizeof *t->trie.ids);
 }
 
 static inline int put(struct sink *sink, uint32_t id)
@@ -90,10 +118,10 @@ ALWAYS_INLINE int put_word(const struct tokenizer *t, const uint16_t *labels, si
 {
     if (!len)
         return 0;
-    const struct short_word *found = NULL;
+    const uint32_t *found = NULL;
     if (len <= SHORT_LETTERS && rarest < COMMON_LABELS && len <= t->longest_word)
         found = short_words_find(&t->short_words, key);
-    return found ? put(sink, found->id) : put_pieces(t, labels, len, sink);
+    return found ? put(sink, *found) : put_pieces(t, labels, len, sink);
 }
 
 static int end_word(const struct tokenizer *t, struct word *word, struct sink *sink)
@@ -192,11 +220,11 @@ static const struct added *find_added(const struct tokenizer *t, const struct te
     return NULL;
 }
 
-/* `width` is a constant where this is inlined: three loops, each for one width.
+/* Reads on from *at, which is at the start of a word; to the end of the text, or to where a word begins with ASCII.
  *
- * Letters, spaces and signs that stand alone are nearly all there is. They are dealt with here, with the word in
- * registers; whatever else comes sees it in `word`. (All of it in `word`: 0.30 instead of 0.25 us a text.) */
-ALWAYS_INLINE int tokenize_width(const struct tokenizer *t, const struct text *text, int width, struct sink *sink)
+ * `width` is a constant where this is inlined. Letters, spaces and signs that stand alone are nearly all there is. They
+ * are dealt with here, with the word in registers; whatever else comes sees it in `word`. */
+ALWAYS_INLINE int read_on(const struct tokenizer *t, const struct text *text, int width, size_t *at, struct sink *sink)
 {
     struct word word;
     begin_word(&word);
@@ -204,7 +232,7 @@ ALWAYS_INLINE int tokenize_width(const struct tokenizer *t, const struct text *t
     uint64_t key = 0;
     uint32_t rarest = 0;
     int error;
-    for (size_t i = 0; i < text->len; i++) {
+    for (size_t i = *at; i < text->len; i++) {
         uint32_t point = point_at(text->data, i, width);
         uint32_t unit = t->units[width == 4 && point >= CODE_POINTS ? 0 : point];
         enum kind kind = KIND(unit);
@@ -219,14 +247,18 @@ ALWAYS_INLINE int tokenize_width(const struct tokenizer *t, const struct text *t
         if (kind == SPACE || kind == ALONE) {
             if ((error = put_word(t, word.labels, len, key, rarest, sink)))
                 return error;
-            begin_word(&word);
-            len = 0;
-            key = rarest = 0;
             if (kind == ALONE) {
                 word.labels[0] = (uint16_t)PAYLOAD(unit);
                 if ((error = put_word(t, word.labels, 1, PAYLOAD(unit), PAYLOAD(unit) - 1, sink)))
                     return error;
             }
+            if (i + 1 < text->len && point_at(text->data, i + 1, width) < PLAIN_CHARS) {
+                *at = i + 1;
+                return 0;
+            }
+            begin_word(&word);
+            len = 0;
+            key = rarest = 0;
             continue;
         }
         note_letters(&word, len, key, rarest);
@@ -242,18 +274,109 @@ ALWAYS_INLINE int tokenize_width(const struct tokenizer *t, const struct text *t
         key = word.key;
         rarest = word.rarest;
     }
+    *at = text->len;
     note_letters(&word, len, key, rarest);
     return end_word(t, &word, sink);
 }
 
-int tokenize(const struct tokenizer *t, const struct text *text, struct sink *sink)
+/* A word of `len` labels in a block. */
+ALWAYS_INLINE int put_plain(const struct tokenizer *t, const uint8_t *labels, size_t len, struct sink *sink)
+{
+    if (len <= SHORT_LETTERS && len <= t->longest_word) {
+        uint64_t key;
+        memcpy(&key, labels, sizeof key);
+        key = __builtin_bswap64(key) >> (64 - 8 * len);
+        const uint32_t *found = short_words_find(&t->short_words, key);
+        if (found)
+            return put(sink, *found);
+    }
+    uint16_t wide[BLOCK_SIZE];
+    for (size_t i = 0; i < len; i++)
+        wide[i] = labels[i];
+    return put_pieces(t, wide, len, sink);
+}
+
+static inline uint64_t bits_below(size_t count)
+{
+    return count < 64 ? ((uint64_t)1 << count) - 1 : UINT64_MAX;
+}
+
+ALWAYS_INLINE void classify(const struct simd *simd, const struct tokenizer *t, const struct text *text, int width,
+                            size_t at, size_t count, struct block *block)
+{
+    const uint8_t *bytes = (const uint8_t *)text->data + at;
+    uint8_t narrow[BLOCK_SIZE];
+    if (width > 1) {
+        for (size_t i = 0; i < count; i++) {
+            uint32_t point = point_at(text->data, at + i, width);
+            narrow[i] = (uint8_t)(point < PLAIN_CHARS ? point : PLAIN_CHARS);
+        }
+        bytes = narrow;
+    }
+    simd->classify(block, t->plain, bytes, count);
+}
+
+/* Where words begin and end is in masks, so that most of them are found and looked up without a branch for each letter
+ * (0.25 -> 0.15 us a text). From words with anything strange in them we read on in the other way. */
+ALWAYS_INLINE int read_block(const struct simd *simd, const struct tokenizer *t, const struct text *text, int width,
+                             size_t *at, struct sink *sink)
+{
+    size_t left = text->len - *at, count = left < BLOCK_SIZE ? left : BLOCK_SIZE, done = count;
+    struct block block;
+    classify(simd, t, text, width, *at, count, &block);
+    uint64_t inside = bits_below(count) & ~block.signs, strange = inside & ~block.known;
+    uint64_t alone = block.signs & ~block.spaces;
+    uint64_t begins = (inside & ~(inside << 1)) | alone, ends = (inside & ~(inside >> 1)) | alone;
+    if (left > count && inside >> (BLOCK_SIZE - 1)) { /* the last word may go on: it is for the next block */
+        done = 63 - (size_t)__builtin_clzll(begins);
+        if (!done)
+            return read_on(t, text, width, at, sink); /* one word, as long as the block */
+        begins &= bits_below(done);
+        ends &= bits_below(done);
+    }
+    int error = 0;
+    while (begins && !error) {
+        size_t first = (size_t)__builtin_ctzll(begins), end = (size_t)__builtin_ctzll(ends) + 1;
+        if (!(strange & bits_below(end))) {
+            error = put_plain(t, block.labels + first, end - first, sink);
+            begins &= begins - 1;
+            ends &= ends - 1;
+            continue;
+        }
+        size_t next = *at + first;
+        if ((error = read_on(t, text, width, &next, sink)))
+            break;
+        next -= *at;
+        if (next >= done) {
+            done = next;
+            break;
+        }
+        /* What ended the word may be strange, too: then the next one begins here, though the mask does not know it. */
+        begins = (begins & ~bits_below(next)) | (inside & (uint64_t)1 << next);
+        ends &= ~bits_below(next);
+        strange &= ~bits_below(next);
+    }
+    *at += done;
+    return error;
+}
+
+ALWAYS_INLINE int tokenize_width(const struct simd *simd, const struct tokenizer *t, const struct text *text, int width,
+                                 struct sink *sink)
+{
+    int error = 0;
+    for (size_t at = 0; at < text->len && !error;)
+        error = read_block(simd, t, text, width, &at, sink);
+    return error;
+}
+
+int tokenize(const struct simd *simd, const struct tokenizer *t, const struct text *text, struct sink *sink)
 {
     switch (text->width) {
     case 1:
-        return tokenize_width(t, text, 1, sink);
+        return tokenize_width(simd, t, text, 1, sink);
     case 2:
-        return tokenize_width(t, text, 2, sink);
+        return tokenize_width(simd, t, text, 2, sink);
     default:
-        return tokenize_width(t, text, 4, sink);
+        return tokenize_width(simd, t, text, 4, sink);
     }
 }

@@ -6,6 +6,7 @@
 #define ONEBIT_TOKENIZER_H
 
 #include "short_words.h"
+#include "simd.h"
 #include "trie.h"
 
 enum {
@@ -31,6 +32,7 @@ struct tokenizer {
     size_t added_count;
     uint32_t unknown;
     uint32_t longest_word;
+    uint8_t plain[PLAIN_CHARS]; /* the same of ASCII as `units`, as far as classify() can say it */
 };
 
 /* Where ids go: into `ids`, and when that is full, to `flush`. A flush that fails (not 0) ends the text. */
@@ -49,10 +51,14 @@ struct text {
     int width;
 };
 
-/* 0 if every unit, run and length is within bounds, so that no text can lead outside of the tables. */
-int tokenizer_check(const struct tokenizer *tokenizer);
+/* 0 if every unit, run and length is within bounds, so that no text can lead outside of the tables. Fills `plain`. */
+int tokenizer_prepare(struct tokenizer *tokenizer);
+
+/* Read all that looking up words needs, in order, before many texts are read: they would ask for it line by line, and
+ * wait each time. */
+void tokenizer_warm_up(const struct tokenizer *tokenizer);
 
 /* Send the ids of one text to the sink; the last ones stay in it. Returns what a failed flush returned, or 0. */
-int tokenize(const struct tokenizer *tokenizer, const struct text *text, struct sink *sink);
+int tokenize(const struct simd *simd, const struct tokenizer *tokenizer, const struct text *text, struct sink *sink);
 
 #endif

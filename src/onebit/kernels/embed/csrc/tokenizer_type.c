@@ -144,13 +144,17 @@ static PyObject *tokenizer_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     t->runs_len = (size_t)self->runs.len / 4;
     t->unknown = unknown;
     t->longest_word = longest_word;
-    if (self->units.len != CODE_POINTS * 4 || tokenizer_check(t) != 0) {
+    if (self->units.len != CODE_POINTS * 4 || tokenizer_prepare(t) != 0) {
         Py_DECREF(self);
         PyErr_SetString(PyExc_ValueError, "the tables of the tokeniser do not fit each other");
         return NULL;
     }
     return (PyObject *)self;
 }
+
+/* From this many texts on the whole vocabulary is read first. For 20,000 texts after other work: 0.39 -> 0.35 us a text;
+ * where it is in the caches already, it costs what 100 texts cost. */
+enum { MANY_TEXTS = 4096 };
 
 /* A sink that keeps the ids of all texts. */
 struct keeper {
@@ -190,9 +194,11 @@ static PyObject *tokenizer_tokenize(Tokenizer *self, PyObject *sequence)
         uint64_t *end = (uint64_t *)PyBytes_AS_STRING(ends);
         int error = 0;
         Py_BEGIN_ALLOW_THREADS
+        if (texts.count >= MANY_TEXTS)
+            tokenizer_warm_up(&self->tokenizer);
         for (size_t i = 0; i < texts.count && !error; i++) {
             texts_fetch(&texts, i);
-            error = tokenize(&self->tokenizer, &texts.items[i], &keeper.sink);
+            error = tokenize(simd_now(), &self->tokenizer, &texts.items[i], &keeper.sink);
             end[i] = keeper.count + keeper.sink.count;
         }
         error = error ? error : keep(&keeper.sink);
@@ -230,13 +236,13 @@ static void pooler_read(struct pooler *pooler, const struct tokenizer *tokenizer
 {
     pooler->count = 0;
     memset(pooler->total, 0, pooler->table->dims * sizeof *pooler->total);
-    (void)tokenize(tokenizer, text, &pooler->sink); /* adding up does not fail */
+    (void)tokenize(pooler->simd, tokenizer, text, &pooler->sink); /* adding up does not fail */
 }
 
 static void pooler_finish(struct pooler *pooler, const struct table_args *args, size_t text)
 {
     add_rows(&pooler->sink);
-    pool_finish(args, text, pooler->total, pooler->count);
+    pool_finish(pooler->simd, args, text, pooler->total, pooler->count);
 }
 
 static PyObject *tokenizer_embed(Tokenizer *self, PyObject *args)
@@ -253,20 +259,20 @@ static PyObject *tokenizer_embed(Tokenizer *self, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "the table has too few rows, or out does not fit the texts");
         goto done;
     }
-    size_t dims = table.table.dims;
-    float *totals = PyMem_New(float, 2 * dims + 1);
-    if (!totals) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    Py_BEGIN_ALLOW_THREADS
     struct pooler poolers[2];
     for (int i = 0; i < 2; i++) {
-        poolers[i].sink = (struct sink){.flush = add_rows, .rows = table.table.rows, .row_size = dims};
+        poolers[i].sink = (struct sink){.flush = add_rows, .rows = table.table.rows, .row_size = table.table.dims};
         poolers[i].simd = simd_now();
         poolers[i].table = &table.table;
-        poolers[i].total = totals + (size_t)i * dims;
+        poolers[i].total = pool_total(&table.table);
     }
+    if (!poolers[0].total || !poolers[1].total) {
+        PyErr_NoMemory();
+        goto release;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    if (texts.count >= MANY_TEXTS)
+        tokenizer_warm_up(&self->tokenizer);
     /* A text's rows are added up after the next text was read: by then they have come from memory. */
     for (size_t i = 0; i <= texts.count; i++) {
         texts_fetch(&texts, i);
@@ -277,8 +283,10 @@ static PyObject *tokenizer_embed(Tokenizer *self, PyObject *args)
     }
     pool_end();
     Py_END_ALLOW_THREADS
-    PyMem_Free(totals);
     result = Py_NewRef(Py_None);
+release:
+    free(poolers[0].total);
+    free(poolers[1].total);
 done:
     texts_close(&texts);
     table_close(&table);
