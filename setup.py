@@ -14,7 +14,7 @@ from setuptools import Extension, setup
 
 STRICT = os.environ.get("ONEBIT_BUILD_STRICT", "") not in ("", "0")
 if sys.platform == "win32":
-    FLAGS = ["/O2", "/std:c11", "/fp:precise"]
+    FLAGS = ["/O2", "/std:c11", "/experimental:c11atomics", "/fp:precise"]
 else:
     # no contraction: a fused multiply-add rounds once where the Python twins round twice, and bits are promised
     FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden"]

@@ -1,8 +1,10 @@
 """The merge of many adapters beside peft's, diffusers' and the plain loop, in one run, its parts interleaved.
 
-W (n × n) += Σ scaleᵢ · Bᵢ @ Aᵢ, in float32 and bfloat16, on one thread and on two. Goals: exact has the bits of
-peft's merge, at 4 × its speed (1536: 2 ×), 0.9 × that of the fast mode and 0.75 of the multiply-add peak measured
-beside it; bf16 mode 7.5 × peft at 3072. Needs the extra `bench` (peft, torch) and a C compiler for the peak.
+A model of a few layers, for adapters are merged into models and not into single weights: eight of 1536 × 1536, or two
+of 3072 × 3072. In each, W (n × n) += Σ scaleᵢ · Bᵢ @ Aᵢ, in float32 and bfloat16, on one thread and on two. Goals:
+exact has the bits of peft's merge, at 4 × its speed (1536: 2 ×), 0.9 × that of the fast mode and 0.75 of the
+multiply-add peak measured beside it; bf16 mode 7.5 × peft at 3072. Needs the extra `bench` (peft, torch) and a C
+compiler for the peak.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +37,14 @@ from onebit.kernels.lora.terms import Mode, Term
 SHAPES = ((1536, 32, 4), (3072, 32, 4), (3072, 64, 4), (3072, 64, 8))  # n, rank, adapters
 OURS_AND_OTHERS = ("plain loop", "diffusers' loop", "one GEMM", *(f"onebit {mode.name.lower()}" for mode in Mode))
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+LAYERS = {1536: 8, 3072: 2}
 Work = Callable[[], None]
 
 
-class Case:
-    """One shape and type: the weight, its adapters, and everybody's way to merge them."""
+class Layer:
+    """A weight, its adapters, and everybody's way to merge them."""
 
     def __init__(self, n: int, rank: int, count: int, dtype: torch.dtype, threads: int) -> None:
-        torch.manual_seed(0)
-        self.flop = 2 * n * n * rank * count
         self.base = (torch.randn(n, n) * 0.05).to(dtype)
         self.weight = self.base.clone()
         self.a = [(torch.randn(rank, n) * 0.05).to(dtype) for _ in range(count)]
@@ -105,6 +107,35 @@ class Case:
         return work
 
 
+class Case:
+    """A model of a few layers of one shape and type."""
+
+    def __init__(self, n: int, rank: int, count: int, dtype: torch.dtype, threads: int) -> None:
+        torch.manual_seed(0)
+        self.layers = [Layer(n, rank, count, dtype, threads) for _ in range(LAYERS[n])]
+        self.flop = 2 * n * n * rank * count * len(self.layers)
+        self.threads = threads
+
+    def ways(self) -> dict[str, Work]:
+        """By name; each merges all layers, one after the other."""
+        each = [layer.ways() for layer in self.layers]
+        return {name: partial(_in_turn, [ways[name] for ways in each]) for name in each[0]}
+
+    def reset(self) -> None:
+        """The weights as they were before any merge."""
+        for layer in self.layers:
+            layer.weight.copy_(layer.base)
+
+    def weights(self) -> list[torch.Tensor]:
+        """What was merged, to compare."""
+        return [layer.weight.clone() for layer in self.layers]
+
+
+def _in_turn(works: Sequence[Work]) -> None:
+    for work in works:
+        work()
+
+
 def measure(case: Case, rounds: int, peak: Callable[[], float]) -> dict[str, list[float]]:
     """Seconds of every way in every round, and the peak (operations a second) measured in the middle of each."""
     ways = case.ways()
@@ -116,15 +147,16 @@ def measure(case: Case, rounds: int, peak: Callable[[], float]) -> dict[str, lis
         for place, (name, work) in enumerate(order):
             if place == len(ways) // 2:
                 seconds["peak"].append(peak())
-            case.weight.copy_(case.base)
+            case.reset()
             began = time.perf_counter()
             work()
             seconds[name].append(time.perf_counter() - began)
             if number == 0 and name in ("peft", "plain loop", "onebit exact"):
-                results[name] = case.weight.clone()
+                results[name] = case.weights()
         if number == 0:
-            assert torch.equal(results["peft"], results["onebit exact"]), "exact differs from peft"
-            assert torch.equal(results["plain loop"], results["onebit exact"]), "exact differs from the plain loop"
+            for other in ("peft", "plain loop"):
+                pairs = zip(results[other], results["onebit exact"], strict=True)
+                assert all(torch.equal(theirs, ours) for theirs, ours in pairs), f"exact differs from the {other}"
     return {name: values[1:] for name, values in seconds.items()}
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-import threading
-from concurrent.futures import wait
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from onebit.kernels.lora import fused, reference
 from onebit.kernels.lora.numbers import Matrix, Number, f32_to_bf16, rounded_to
 from onebit.kernels.lora.terms import Mode, Term
+from onebit.kernels.threads import help_with
 from tests.kernels_lora.conftest import Merge
 from tests.kernels_lora.matrices import as_type, matrix, terms
 
@@ -124,6 +124,36 @@ def test_threads_change_nothing() -> None:
     assert weight.array.tobytes() == wanted.array.tobytes()
 
 
+def test_ctrl_c_is_felt_when_the_merge_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its caller puts the weight back as it was: what a helper wrote after that would stay."""
+    rng = np.random.default_rng(8)
+    weight, parts = matrix(rng, 301, 50), terms(rng, 301, 50, [16, 8])
+    wanted = weight.copy()
+    fused.merge(wanted, parts)
+
+    def interrupted(work: Callable[[], object], helpers: int) -> None:
+        help_with(work, helpers)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fused, "help_with", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fused.merge(weight, parts, threads=3)
+    assert weight.array.tobytes() == wanted.array.tobytes()
+
+
+def test_helpers_that_come_late_find_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(9)
+    weight, parts = matrix(rng, 301, 50), terms(rng, 301, 50, [16, 8])
+    wanted, late = weight.copy(), []
+    fused.merge(wanted, parts)
+    monkeypatch.setattr(fused, "help_with", lambda work, helpers: late.extend([work] * helpers))
+    assert fused.merge(weight, parts, threads=3)
+    for work in late:
+        work()
+    assert len(late) == 2
+    assert weight.array.tobytes() == wanted.array.tobytes()
+
+
 def test_nothing_to_merge(merge: Merge) -> None:
     weight = matrix(np.random.default_rng(3), 4, 4)
     before = weight.copy()
@@ -172,31 +202,6 @@ def test_a_nan_of_any_bits_stays_one(
         odd.array[...] = odd_nan(odd.number)
     assert not merge(weight, [Term(b, a, scale)], mode)
     assert not np.isfinite(weight.as_float32()).any()
-
-
-def test_ctrl_c_is_felt_when_nobody_writes_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its caller puts the weight back as it was: what a thread wrote after that would stay."""
-    weight, parts = matrix(np.random.default_rng(8), 96, 4), terms(np.random.default_rng(9), 96, 4, [2])
-    main, go_on, written = threading.current_thread(), threading.Event(), threading.Event()
-
-    def work(rows: range) -> bool:
-        if threading.current_thread() is main:
-            raise KeyboardInterrupt
-        go_on.wait(30)
-        written.set()
-        return True
-
-    def waiting(others: object) -> object:
-        if not go_on.is_set():
-            go_on.set()
-            raise KeyboardInterrupt  # again
-        return wait(others)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(fused, "_worker", lambda *_: work)
-    monkeypatch.setattr(fused, "wait", waiting)
-    with pytest.raises(KeyboardInterrupt):
-        fused.merge(weight, parts, threads=2)
-    assert written.is_set()
 
 
 def test_float16_overflow_is_noticed(merge: Merge) -> None:

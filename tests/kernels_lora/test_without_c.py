@@ -24,12 +24,16 @@ def test_a_variant_with_other_bits_is_not_used(
         def variants() -> tuple[str, ...]:
             return ("new", "twin")
 
-        @staticmethod
-        def merge(array: Any, number: int, _rows: int, _cols: int, terms: Any, mode: int, *rest: Any) -> bool:
-            if rest[2] == "twin":
-                parts = [Term(Matrix(b, Number(bn)), Matrix(a, Number(an)), s) for b, bn, a, an, _, s in terms]
-                return reference.merge(Matrix(array, Number(number)), parts, Mode(mode), range(rest[0], rest[1]))
-            return True
+        class Merge:
+            def __init__(self, *args: Any) -> None:
+                self._args = args
+
+            def run(self) -> bool:
+                array, number, _rows, _cols, terms, mode, _threads, variant = self._args
+                if variant == "twin":
+                    parts = [Term(Matrix(b, Number(bn)), Matrix(a, Number(an)), s) for b, bn, a, an, _, s in terms]
+                    return reference.merge(Matrix(array, Number(number)), parts, Mode(mode))
+                return True
 
     monkeypatch.setattr(fused, "_kernel", lambda: Wrong)
     fused._c_variants.cache_clear()

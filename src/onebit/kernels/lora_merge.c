@@ -7,10 +7,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <stdbool.h>
 #include <stdlib.h>
 
 #include "lora_numbers.h"
+#include "lora_share.h"
 
 #include "lora_vec_portable.h"
 #include "lora_tile.h"
@@ -36,7 +36,7 @@
 
 typedef struct {
     const char *name;
-    bool (*merge)(const Job *);
+    void (*merge)(Job *);
     ptrdiff_t (*scratch_floats)(const Job *);
 } Variant;
 
@@ -122,75 +122,141 @@ static const Variant *variant_named(const char *name) {
     return NULL;
 }
 
-static PyObject *merge_with(const Variant *variant, Job *job) {
-    /* all of A and a block of B as floats must be countable; 1,024: rows of a block, and A's last tile */
-    if (job->total_rank > PY_SSIZE_T_MAX / 8 / (job->cols + 1024)) return PyErr_NoMemory();
-    const size_t bytes = (size_t)variant->scratch_floats(job) * sizeof(float) + 64;
-    void *memory = PyMem_RawMalloc(bytes);
-    if (memory == NULL) return PyErr_NoMemory();
-    job->scratch = (void *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
-    bool finite;
-    Py_BEGIN_ALLOW_THREADS
-    finite = variant->merge(job);
-    Py_END_ALLOW_THREADS
-    PyMem_RawFree(memory);
-    return PyBool_FromLong(finite);
+typedef struct {
+    PyObject_HEAD
+    const Variant *variant;
+    Job job;
+    Term *terms;
+    Py_buffer *views; /* two for each term, then W's: those that are held come first */
+    Py_ssize_t held;
+    void *memory;
+} Merge;
+
+static void merge_dealloc(Merge *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    for (Py_ssize_t i = 0; i < self->held; i++) PyBuffer_Release(&self->views[i]);
+    PyMem_Free(self->views);
+    PyMem_Free(self->terms);
+    PyMem_RawFree(self->memory);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static bool take_memory(Merge *self) {
+    Job *job = &self->job;
+    /* all of A and the threads' blocks of B as floats must be countable; 1,024: rows of a block, and A's last tile */
+    if (job->total_rank > PY_SSIZE_T_MAX / 8 / (job->cols + 1024 * (job->threads + 1))) return PyErr_NoMemory(), false;
+    self->memory = PyMem_RawMalloc((size_t)self->variant->scratch_floats(job) * sizeof(float) + 64);
+    if (self->memory == NULL) return PyErr_NoMemory(), false;
+    job->scratch = (void *)(((uintptr_t)self->memory + 63) & ~(uintptr_t)63);
+    return true;
+}
+
+/* Takes all terms and W. What is held of them if one does not fit, dealloc releases. */
+static bool take_all(Merge *self, PyObject *w, PyObject *terms) {
+    Job *job = &self->job;
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(terms);
+    self->terms = PyMem_Calloc((size_t)count + 1, sizeof *self->terms); /* one more: never of size 0 */
+    self->views = PyMem_Calloc(2 * (size_t)count + 1, sizeof *self->views);
+    if (self->terms == NULL || self->views == NULL) return PyErr_NoMemory(), false;
+    for (Py_ssize_t i = 0; i < count; i++, self->held += 2) {
+        PyObject *item = PySequence_Fast_GET_ITEM(terms, i);
+        if (!take_term(item, &self->terms[i], &self->views[self->held], job->rows, job->cols)) return false;
+        job->total_rank += self->terms[i].rank;
+    }
+    Py_buffer *view = &self->views[self->held];
+    if (!take(w, view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE, job->w_type, job->rows, job->cols)) return false;
+    self->held++;
+    job->w = view->buf;
+    job->terms = self->terms;
+    job->n_terms = count;
+    return count == 0 || take_memory(self);
 }
 
 PyDoc_STRVAR(merge_doc,
-"merge(w, w_type, rows, cols, terms, mode, row_begin, row_end, variant=None) -> bool\n\n"
-"Update the rows row_begin..row_end of w (a writable buffer, rows x cols) in place. `terms` is a sequence of\n"
-"(b, b_type, a, a_type, rank, scale): b is rows x rank, a is rank x cols. Number types: 0 float32, 1 bfloat16,\n"
-"2 float16. Modes: 0 exact, 1 accurate, 2 fast, 3 factors rounded to bfloat16. True if all results are finite.\n"
-"Runs without the GIL. ValueError for buffers that do not fit the shapes, and for unknown codes and variants.");
+"Merge(w, w_type, rows, cols, terms, mode, threads=1, variant=None)\n\n"
+"One merge into w (a writable buffer, rows x cols), in place. `terms` is a sequence of (b, b_type, a, a_type, rank,\n"
+"scale): b is rows x rank, a is rank x cols. Number types: 0 float32, 1 bfloat16, 2 float16. Modes: 0 exact,\n"
+"1 accurate, 2 fast, 3 factors rounded to bfloat16. ValueError for buffers that do not fit the shapes, and for unknown\n"
+"codes and variants. Nothing is done until run() is called.");
 
-static PyObject *py_merge(PyObject *module, PyObject *args) {
-    (void)module;
-    PyObject *w, *terms_arg, *items = NULL, *result = NULL;
+static PyObject *merge_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *w, *terms_arg;
     const char *name = NULL;
-    int w_type, mode;
-    Py_ssize_t rows, cols, row_begin, row_end;
-    if (!PyArg_ParseTuple(args, "OinnOinn|z", &w, &w_type, &rows, &cols, &terms_arg, &mode, &row_begin, &row_end, &name))
-        return NULL;
+    int w_type, mode, threads = 1;
+    Py_ssize_t rows, cols;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs)) return PyErr_Format(PyExc_TypeError, "Merge takes no keywords");
+    if (!PyArg_ParseTuple(args, "OinnOi|iz", &w, &w_type, &rows, &cols, &terms_arg, &mode, &threads, &name)) return NULL;
     const Variant *variant = variant_named(name);
     if (variant == NULL) return NULL;
     if (mode < EXACT || mode > BF16_FMA) return PyErr_Format(PyExc_ValueError, "no mode %d", mode);
-    if (row_begin < 0 || row_begin > row_end || row_end > rows)
-        return PyErr_Format(PyExc_ValueError, "rows %zd..%zd of %zd", row_begin, row_end, rows);
-
-    Job job = {.cols = cols, .row_begin = row_begin, .row_end = row_end, .mode = (Mode)mode};
-    if (!number_type(w_type, &job.w_type)) return NULL;
-    items = PySequence_Fast(terms_arg, "terms must be a sequence");
-    if (items == NULL) return NULL;
-    const Py_ssize_t n_terms = PySequence_Fast_GET_SIZE(items);
-    Term *terms = PyMem_Calloc((size_t)n_terms + 1, sizeof *terms); /* one more: never of size 0 */
-    Py_buffer *views = PyMem_Calloc(2 * (size_t)n_terms + 1, sizeof *views);
-    Py_ssize_t held = 0;
-    Py_buffer w_view;
-    if (terms == NULL || views == NULL) {
-        PyErr_NoMemory();
-        goto free_lists;
+    if (threads < 1 || threads > MOST_THREADS) return PyErr_Format(PyExc_ValueError, "not on %d threads", threads);
+    Number number;
+    if (!number_type(w_type, &number)) return NULL;
+    PyObject *terms = PySequence_Fast(terms_arg, "terms must be a sequence");
+    if (terms == NULL) return NULL;
+    Merge *self = (Merge *)type->tp_alloc(type, 0); /* all zeros */
+    if (self != NULL) {
+        self->variant = variant;
+        self->job.w_type = number;
+        self->job.rows = rows;
+        self->job.cols = cols;
+        self->job.mode = (Mode)mode;
+        self->job.threads = threads;
+        if (!take_all(self, w, terms)) Py_CLEAR(self);
     }
-    if (!take(w, &w_view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE, job.w_type, rows, cols)) goto free_lists;
-    for (; held < n_terms; held++) {
-        if (!take_term(PySequence_Fast_GET_ITEM(items, held), &terms[held], &views[2 * held], rows, cols))
-            goto release;
-        job.total_rank += terms[held].rank;
-    }
-    job.w = w_view.buf;
-    job.terms = terms;
-    job.n_terms = n_terms;
-    result = n_terms ? merge_with(variant, &job) : PyBool_FromLong(1);
-
-release:
-    for (Py_ssize_t i = 0; i < 2 * held; i++) PyBuffer_Release(&views[i]);
-    PyBuffer_Release(&w_view);
-free_lists:
-    PyMem_Free(views);
-    PyMem_Free(terms);
-    Py_DECREF(items);
-    return result;
+    Py_DECREF(terms);
+    return (PyObject *)self;
 }
+
+PyDoc_STRVAR(help_doc,
+"help()\n\n"
+"Do what the other threads have not begun. To be called by up to `threads - 1` threads, before run() or while it runs;\n"
+"who comes late finds less to do, or nothing. Runs without the GIL.");
+
+static PyObject *merge_help(Merge *self, PyObject *unused) {
+    (void)unused;
+    Py_BEGIN_ALLOW_THREADS
+    if (self->job.n_terms) self->variant->merge(&self->job);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(run_doc,
+"run() -> bool\n\n"
+"Do what the helpers have not begun, and wait for what they have. True if all results are finite. To be called once.\n"
+"Runs without the GIL.");
+
+static PyObject *merge_run(Merge *self, PyObject *unused) {
+    (void)unused;
+    if (self->job.n_terms == 0) Py_RETURN_TRUE;
+    Py_BEGIN_ALLOW_THREADS
+    self->variant->merge(&self->job);
+    wait_for_rows(&self->job);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(!atomic_load(&self->job.bad));
+}
+
+static PyMethodDef merge_methods[] = {
+    {"help", (PyCFunction)merge_help, METH_NOARGS, help_doc},
+    {"run", (PyCFunction)merge_run, METH_NOARGS, run_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot merge_slots[] = {
+    {Py_tp_new, merge_new},
+    {Py_tp_dealloc, merge_dealloc},
+    {Py_tp_methods, merge_methods},
+    {Py_tp_doc, (void *)merge_doc},
+    {0, NULL},
+};
+
+static PyType_Spec merge_spec = {
+    .name = "onebit.kernels._lora.Merge",
+    .basicsize = sizeof(Merge),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = merge_slots,
+};
 
 PyDoc_STRVAR(variants_doc, "variants() -> tuple of str\n\nThe instruction sets this processor runs, the default first.");
 
@@ -207,16 +273,27 @@ static PyObject *py_variants(PyObject *module, PyObject *unused) {
 }
 
 static PyMethodDef methods[] = {
-    {"merge", py_merge, METH_VARARGS, merge_doc},
     {"variants", py_variants, METH_NOARGS, variants_doc},
     {NULL, NULL, 0, NULL},
 };
 
+static int execute(PyObject *module) {
+    find_variants();
+    PyObject *type = PyType_FromSpec(&merge_spec);
+    if (type == NULL) return -1;
+    const int failed = PyModule_AddObjectRef(module, "Merge", type);
+    Py_DECREF(type);
+    return failed;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0, NULL}};
+
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "onebit.kernels._lora", "The merge kernel in C.", 0, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT,
+    .m_name = "onebit.kernels._lora",
+    .m_doc = "The merge kernel in C.",
+    .m_methods = methods,
+    .m_slots = slots,
 };
 
-PyMODINIT_FUNC PyInit__lora(void) {
-    find_variants();
-    return PyModuleDef_Init(&definition);
-}
+PyMODINIT_FUNC PyInit__lora(void) { return PyModuleDef_Init(&definition); }

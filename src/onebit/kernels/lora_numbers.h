@@ -4,6 +4,8 @@
 #define ONEBIT_LORA_NUMBERS_H
 
 #include <math.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -47,16 +49,22 @@ typedef struct {
     float scale;
 } Term;
 
+/* One merge, for all threads that work at it. */
 typedef struct {
     void *w;  /* rows x cols, row-major: updated in place */
     Number w_type;
-    ptrdiff_t cols;
-    ptrdiff_t row_begin, row_end;  /* the rows to update */
+    ptrdiff_t rows, cols;
     const Term *terms;
     ptrdiff_t n_terms;
     ptrdiff_t total_rank;
     Mode mode;
+    int threads;  /* at most so many */
     void *scratch;  /* of scratch_floats floats, aligned to 64 bytes */
+
+    /* What is taken, and what is done. */
+    atomic_int next_thread;
+    atomic_ptrdiff_t next_strip, packed_strips, next_row, rows_done;
+    atomic_bool bad;  /* is a result infinite or NaN? */
 } Job;
 
 static inline float f32_of_bits(uint32_t bits) {
@@ -122,13 +130,13 @@ static inline void put_number(void *p, Number type, ptrdiff_t i, float x) {
     }
 }
 
-/* rank x width floats that are rounded to bfloat16, as pairs: those of two ranks in the place of one. The second half is
- * left as it is. */
-static inline void pair(float *packed, ptrdiff_t rank, ptrdiff_t width) {
+/* rank x width floats that are rounded to bfloat16, as pairs: those of two ranks in the place of one, (rank + 1) / 2 x
+ * width. `out` may be where they are, or before. */
+static inline void pair(float *out, const float *in, ptrdiff_t rank, ptrdiff_t width) {
     for (ptrdiff_t k = 0; k < rank; k += 2)
         for (ptrdiff_t j = 0; j < width; j++) {
-            const uint32_t second = k + 1 < rank ? bits_of_f32(packed[(k + 1) * width + j]) : 0;
-            packed[k / 2 * width + j] = f32_of_bits(bits_of_f32(packed[k * width + j]) >> 16 | second);
+            const uint32_t second = k + 1 < rank ? bits_of_f32(in[(k + 1) * width + j]) : 0;
+            out[k / 2 * width + j] = f32_of_bits(bits_of_f32(in[k * width + j]) >> 16 | second);
         }
 }
 

@@ -31,19 +31,33 @@ TARGET ALWAYS_INLINE vec ISA(rounded)(vec x, Number type) {
 
 /* Vector number i of the tile += scale * the same of `sums`, with the roundings of both types. Called with constants
  * for these: no branch is left. */
-TARGET ALWAYS_INLINE void ISA(add_sum)(float *tile, ptrdiff_t stride, const float *sums, ptrdiff_t i, vec scale,
-                                       Number delta, Number w) {
+TARGET ALWAYS_INLINE vec ISA(add_sum)(float *tile, ptrdiff_t stride, const float *sums, ptrdiff_t i, vec scale,
+                                      Number delta, Number w) {
     float *at = tile + i / NV * stride + i % NV * VW;
     const vec change = ISA(rounded)(v_mul(scale, v_load(sums + i * VW)), delta);
-    v_store(at, ISA(rounded)(v_add(v_load(at), change), w));
+    const vec result = ISA(rounded)(v_add(v_load(at), change), w);
+    v_store(at, result);
+    return result;
+}
+
+/* The same for all of them: the last change of the tile, so what comes out is looked at. */
+TARGET ALWAYS_INLINE void ISA(add_sums)(float *tile, ptrdiff_t stride, const float *sums, float factor, Number delta,
+                                        Number w, vec bad[NV]) {
+    const vec scale = v_set(factor);
+    vec check[NV];
+    for (int j = 0; j < NV; j++) check[j] = bad[j];
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < NV; j++)
+            check[j] = v_fma(ISA(add_sum)(tile, stride, sums, i * NV + j, scale, delta, w), v_zero(), check[j]);
+    for (int j = 0; j < NV; j++) bad[j] = check[j];
 }
 
 /* One step of the sums; of two ranks at once, if the factors were packed in pairs. */
-TARGET ALWAYS_INLINE void ISA(step)(vec acc[MR][NV], const float *a, const float *b, bool pairs) {
+TARGET ALWAYS_INLINE void ISA(step)(vec acc[MR][NV], const float *a, const float *b, ptrdiff_t b_stride, bool pairs) {
     vec row[NV];
     for (int j = 0; j < NV; j++) row[j] = v_load(a + j * VW);
     for (int i = 0; i < MR; i++) {
-        const vec factor = v_set(b[i]);
+        const vec factor = v_set(b[i * b_stride]);
         for (int j = 0; j < NV; j++)
             acc[i][j] = pairs ? v_dot(acc[i][j], factor, row[j]) : v_fma(factor, row[j], acc[i][j]);
     }
@@ -60,20 +74,20 @@ TARGET ALWAYS_INLINE void ISA(sum_term)(float *tile, ptrdiff_t stride, float *su
     ptrdiff_t k = 0;
     if (before) {
         const vec scale = v_set(factor);
-        for (; k < rank && k < MR * NV; k++, a += NR, b += MR) {
-            ISA(step)(acc, a, b, pairs);
+        for (; k < rank && k < MR * NV; k++, a += NR, b++) {
+            ISA(step)(acc, a, b, rank, pairs);
             ISA(add_sum)(tile, stride, sums, k, scale, delta, w);
         }
         for (ptrdiff_t i = k; i < MR * NV; i++) ISA(add_sum)(tile, stride, sums, i, scale, delta, w);
     }
     UNROLL4 /* 3 to 10 % at rank 32 */
-    for (; k < rank; k++, a += NR, b += MR) ISA(step)(acc, a, b, pairs);
+    for (; k < rank; k++, a += NR, b++) ISA(step)(acc, a, b, rank, pairs);
     for (int i = 0; i < MR; i++)
         for (int j = 0; j < NV; j++) v_store(sums + i * NR + j * VW, acc[i][j]);
 }
 
-/* One tile over all adapters. `a`: total_rank x NR and `b`: total_rank x MR, packed; `tile`: MR x NR, its rows `stride`
- * floats apart. `bad`: NV vectors that stay 0 unless a result is infinite or NaN. */
+/* One tile over all adapters. `a` and `b` as pack_a() and pack_b() left them; `tile`: MR x NR, its rows `stride` floats
+ * apart. `bad`: NV vectors that stay 0 unless a result is infinite or NaN. */
 TARGET NOINLINE static void ISA(tile)(float *tile, ptrdiff_t stride, const Job *job, const float *a, const float *b,
                                       vec *bad) {
     const bool folded = job->mode == FAST || job->mode == BF16_FMA;
@@ -106,13 +120,10 @@ TARGET NOINLINE static void ISA(tile)(float *tile, ptrdiff_t stride, const Job *
                 v_store(total + i * VW, v_fma(v_set(scale), v_load(sums + i * VW), v_load(total + i * VW)));
     } while (++t < job->n_terms);
     if (job->mode == ACCURATE) scale = 1, delta = F32, memcpy(sums, total, sizeof sums);
-    for (int i = 0; i < MR * NV; i++) ISA(add_sum)(tile, stride, sums, i, v_set(scale), delta, w);
-
-    for (int j = 0; j < NV; j++) {
-        vec check = bad[j];
-        for (int i = 0; i < MR; i++) check = v_fma(v_load(tile + i * stride + j * VW), v_zero(), check);
-        bad[j] = check;
-    }
+    if (delta == F32 && w == F32) ISA(add_sums)(tile, stride, sums, scale, F32, F32, bad);
+    else if (delta == F32 && w == BF16) ISA(add_sums)(tile, stride, sums, scale, F32, BF16, bad);
+    else if (delta == BF16 && w == BF16) ISA(add_sums)(tile, stride, sums, scale, BF16, BF16, bad);
+    else ISA(add_sums)(tile, stride, sums, scale, delta, w, bad);
 }
 
 /* n numbers from p[at] on, as floats, NaNs as plain ones. Where n is a constant, no loop and no call is left. */
@@ -141,23 +152,23 @@ TARGET static inline void ISA(narrow)(void *p, Number type, ptrdiff_t at, const 
     for (; i < n; i++) put_number(p, type, at + i, in[i]);
 }
 
-/* B's rows from `row` on, as total_rank x MR; rows past `end` are zeros. */
+/* B's rows from `row` on: MR x rank for each term, or MR x total_rank if the scales are folded in. Rows past `end` are
+ * zeros. */
 TARGET NOINLINE static void ISA(pack_b)(float *packed, const Job *job, ptrdiff_t row, ptrdiff_t end) {
-    enum { CHUNK = 64 };
-    float some[CHUNK];
-    for (ptrdiff_t t = 0; t < job->n_terms; packed += job->terms[t].rank * MR, t++) {
+    const bool folded = job->mode == FAST || job->mode == BF16_FMA;
+    for (ptrdiff_t t = 0; t < job->n_terms; t++) {
         const Term *term = &job->terms[t];
-        for (ptrdiff_t i = 0; i < MR; i++)
-            for (ptrdiff_t k = 0; k < term->rank; k += CHUNK) {
-                const ptrdiff_t n = term->rank - k < CHUNK ? term->rank - k : CHUNK;
-                if (row + i < end) ISA(widen)(some, term->b, term->b_type, (row + i) * term->rank + k, n);
-                else memset(some, 0, sizeof some);
-                if (job->mode == FAST || job->mode == BF16_FMA)
-                    for (ptrdiff_t j = 0; j < n; j++) some[j] *= term->scale;
-                if (job->mode == BF16_FMA)
-                    for (ptrdiff_t j = 0; j < n; j++) some[j] = bf16_to_f32(f32_to_bf16(some[j]));
-                for (ptrdiff_t j = 0; j < n; j++) packed[(k + j) * MR + i] = some[j];
-            }
+        const ptrdiff_t rank = term->rank, stride = folded ? job->total_rank : rank;
+        for (ptrdiff_t i = 0; i < MR; i++) {
+            float *out = packed + i * stride;
+            if (row + i < end) ISA(widen)(out, term->b, term->b_type, (row + i) * rank, rank);
+            else memset(out, 0, (size_t)rank * sizeof *out);
+            if (folded)
+                for (ptrdiff_t k = 0; k < rank; k++) out[k] *= term->scale;
+            if (job->mode == BF16_FMA)
+                for (ptrdiff_t k = 0; k < rank; k++) out[k] = bf16_to_f32(f32_to_bf16(out[k]));
+        }
+        packed += folded ? rank : MR * rank;
     }
 }
 
@@ -222,53 +233,74 @@ TARGET static ptrdiff_t ISA(block_rows)(const Job *job) {
 
 enum { ISA(STRIP) = NR < 64 ? 64 / NR : 1 }; /* tiles side by side in a strip */
 
-/* All of A, and a block of B. A is packed whole, once: a strip of it at a time would touch as many pages as there
- * are ranks, for four cache lines each, again for every block of rows. */
+TARGET ALWAYS_INLINE ptrdiff_t ISA(strips)(const Job *job) { return (job->cols + NR - 1) / NR; }
+
+/* All of A, and a block of B for each thread. A is packed whole, once: a strip of it at a time would touch as many pages
+ * as there are ranks, for four cache lines each, again for every block of rows. */
 TARGET static ptrdiff_t ISA(scratch_floats)(const Job *job) {
-    return job->total_rank * (ISA(block_rows)(job) + (job->cols + NR - 1) / NR * NR);
+    return job->total_rank * (job->threads * ISA(block_rows)(job) + ISA(strips)(job) * NR);
 }
 
-TARGET static bool ISA(merge)(const Job *job) {
-    const ptrdiff_t block = ISA(block_rows)(job), rank = job->total_rank;
-    float *b = job->scratch, *a = b + rank * block;
-    const size_t size = number_size(job->w_type);
-    const bool pairs = ISA(pairs)(job);
-    vec bad[NV];
-    for (int j = 0; j < NV; j++) bad[j] = v_zero();
-
-    for (ptrdiff_t col = 0; col < job->cols; col += NR) {
-        ISA(pack_a)(a + col * rank, job, col);
-        if (pairs) pair(a + col * rank, rank, NR);
+/* Pack strips of A as long as there are some, then wait until those that others took are packed, too. */
+TARGET static void ISA(share_packing)(Job *job, float *a) {
+    const ptrdiff_t strips = ISA(strips)(job), rank = job->total_rank;
+    for (;;) {
+        const ptrdiff_t strip = atomic_fetch_add(&job->next_strip, 1);
+        if (strip >= strips) break;
+        ISA(pack_a)(a + strip * NR * rank, job, strip * NR);
+        if (ISA(pairs)(job)) pair(a + strip * NR * rank, a + strip * NR * rank, rank, NR);
+        atomic_fetch_add(&job->packed_strips, 1);
     }
-    for (ptrdiff_t top = job->row_begin; top < job->row_end; top += block) {
-        const ptrdiff_t bottom = top + block < job->row_end ? top + block : job->row_end;
+    while (atomic_load(&job->packed_strips) < strips) YIELD();
+}
+
+/* The rows top..bottom of W, with all of A packed in `a`, and room for a block of B in `b`. */
+TARGET static void ISA(merge_rows)(const Job *job, ptrdiff_t top, ptrdiff_t bottom, const float *a, float *b,
+                                   vec *bad) {
+    const ptrdiff_t rank = job->total_rank;
+    const size_t size = number_size(job->w_type);
+    for (ptrdiff_t row = top; row < bottom; row += MR) {
+        ISA(pack_b)(b + (row - top) * rank, job, row, bottom);
+        if (ISA(pairs)(job))
+            for (ptrdiff_t i = 0; i < MR; i++)
+                pair(b + (row - top) * rank + i * ((rank + 1) / 2), b + (row - top + i) * rank, rank, 1);
+    }
+    for (ptrdiff_t left = 0; left < job->cols; left += ISA(STRIP) * NR) {
         for (ptrdiff_t row = top; row < bottom; row += MR) {
-            ISA(pack_b)(b + (row - top) * rank, job, row, bottom);
-            if (pairs) pair(b + (row - top) * rank, rank, MR);
-        }
-        for (ptrdiff_t left = 0; left < job->cols; left += ISA(STRIP) * NR) {
-            for (ptrdiff_t row = top; row < bottom; row += MR) {
-                const ptrdiff_t rows = bottom - row < MR ? bottom - row : MR;
-                for (ptrdiff_t col = left; col < left + ISA(STRIP) * NR && col < job->cols; col += NR) {
-                    /* the rows of the next tile lie pages apart: the hardware does not foresee them */
-                    for (ptrdiff_t i = row + MR; i < bottom && i < row + 2 * MR; i++)
-                        for (size_t byte = 0; byte < NR * size; byte += 64)
-                            PREFETCH((const char *)job->w + (size_t)(i * job->cols + col) * size + byte);
-                    const ptrdiff_t width = job->cols - col < NR ? job->cols - col : NR;
-                    const float *a_tile = a + col * rank, *b_tile = b + (row - top) * rank;
-                    if (rows == MR && width == NR) ISA(inner)(job, row, col, a_tile, b_tile, bad);
-                    else ISA(edge)(job, row, col, rows, width, a_tile, b_tile, bad);
-                }
+            const ptrdiff_t rows = bottom - row < MR ? bottom - row : MR;
+            for (ptrdiff_t col = left; col < left + ISA(STRIP) * NR && col < job->cols; col += NR) {
+                /* the rows of the next tile lie pages apart: the hardware does not foresee them */
+                for (ptrdiff_t i = row + MR; i < bottom && i < row + 2 * MR; i++)
+                    for (size_t byte = 0; byte < NR * size; byte += 64)
+                        PREFETCH((const char *)job->w + (size_t)(i * job->cols + col) * size + byte);
+                const ptrdiff_t width = job->cols - col < NR ? job->cols - col : NR;
+                const float *a_tile = a + col * rank, *b_tile = b + (row - top) * rank;
+                if (rows == MR && width == NR) ISA(inner)(job, row, col, a_tile, b_tile, bad);
+                else ISA(edge)(job, row, col, rows, width, a_tile, b_tile, bad);
             }
         }
     }
+}
+
+/* One thread's part: whatever the others have not taken. */
+TARGET static void ISA(merge)(Job *job) {
+    const int thread = atomic_fetch_add(&job->next_thread, 1);
+    if (thread >= job->threads) return; /* nothing is left for it */
+    const ptrdiff_t block = ISA(block_rows)(job);
+    float *a = job->scratch, *b = a + job->total_rank * (ISA(strips)(job) * NR + thread * block);
+    vec bad[NV];
+    for (int j = 0; j < NV; j++) bad[j] = v_zero();
+    ISA(share_packing)(job, a);
+    ptrdiff_t top, bottom, done = 0;
+    for (; take_rows(job, MR, block, &top, &bottom); done += bottom - top)
+        ISA(merge_rows)(job, top, bottom, a, b, bad);
     float lanes[VW];
-    bool finite = true;
     for (int j = 0; j < NV; j++) {
         v_store(lanes, bad[j]);
-        for (int i = 0; i < VW; i++) finite = finite && lanes[i] == 0.0f;
+        for (int i = 0; i < VW; i++)
+            if (lanes[i] != 0.0f) atomic_store(&job->bad, true); /* NaN, too */
     }
-    return finite;
+    atomic_fetch_add(&job->rows_done, done);
 }
 
 #undef ISA

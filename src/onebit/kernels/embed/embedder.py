@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from onebit.kernels.embed.kernel import Kernel, best_kernel, make_tokenizer
 from onebit.kernels.embed.lexicon import make_lexicon
 from onebit.kernels.embed.table import Table, default_folder, load_table
 from onebit.kernels.embed.vectors import Hit, unit
+from onebit.kernels.threads import together
 
 Text = str | bytes
 
@@ -54,16 +55,16 @@ class Embedder:
             out = _empty(*shape)
         elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise EmbedError(f"out must be a contiguous float32 array of {shape}, not {out.dtype} {out.shape}")
-        if threads <= 1:
+        threads = max(1, min(threads, len(texts)))
+        if threads == 1:
             self._tokenizer.embed(texts, self.table.rows, self.table.scales, out)
             return out
-        bounds = [round(i * len(texts) / threads) for i in range(threads + 1)]
 
         def part(start: int, stop: int) -> None:
             self._tokenizer.embed(texts[start:stop], self.table.rows, self.table.scales, out[start:stop])
 
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(part, bounds[:-1], bounds[1:]))
+        bounds = [round(i * len(texts) / threads) for i in range(threads + 1)]
+        together([partial(part, *span) for span in pairwise(bounds)])
         return out
 
     def tokenize(self, texts: Sequence[Text]) -> list[list[int]]:

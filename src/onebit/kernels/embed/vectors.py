@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from onebit.errors import EmbedError
 from onebit.kernels.embed.kernel import Kernel, best_kernel
+from onebit.kernels.threads import together
 
 Floats = npt.NDArray[np.float32]
 
@@ -79,11 +81,9 @@ class Vectors:
             numbers, scores = kernel.search(self.rows[start:stop], self.scales[start:stop], asked[0], max(k, 0), some)
             return numbers + start, scores
 
-        if threads == 1:
-            numbers, scores = part(0, len(self.rows))
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                parts = list(pool.map(part, bounds[:-1], bounds[1:]))
+        parts = together([partial(part, *span) for span in pairwise(bounds)])
+        numbers, scores = parts[0]
+        if threads > 1:
             numbers, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
             best = np.argsort(-scores, kind="stable")[:k]
             numbers, scores = numbers[best], scores[best]

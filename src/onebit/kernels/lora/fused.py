@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from onebit.kernels.lora import reference
 from onebit.kernels.lora.numbers import Matrix, Number, f32_to_bf16
 from onebit.kernels.lora.terms import Mode, Term, check_shapes
+from onebit.kernels.threads import help_with
 
 log = logging.getLogger(__name__)
 TWIN = "python"  # the variant that needs no compiler
@@ -42,52 +43,29 @@ def merge(
     kernel runs without the GIL. Raises ValueError for shapes that do not fit and for an unknown variant.
     """
     check_shapes(weight, terms)
-    work = _worker(weight, terms, mode, variant)
-    threads = max(1, min(threads, weight.rows // _ROWS_A_THREAD))
-    bounds = [weight.rows * part // threads for part in range(threads + 1)]
-    spans = [range(first, last) for first, last in pairwise(bounds)]
-    if threads == 1:
-        return work(spans[0])
-    others: list[Future[bool]] = []
-    try:
-        for span in spans[1:]:
-            others.append(_pool(threads - 1).submit(work, span))
-        # This thread works, too: two that were woken at once shared a core for milliseconds while it was left idle.
-        finite = work(spans[0])
-    finally:
-        _outlast(others)
-    return all([finite, *(other.result() for other in others)])
-
-
-def _outlast(others: Sequence[Future[bool]]) -> None:
-    """Return when nobody writes to the weight any more, however often Ctrl-C is pressed meanwhile: it comes after."""
-    interrupted = None
-    while any(not other.done() for other in others):
-        try:
-            wait(others)
-        except KeyboardInterrupt as error:
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted
-
-
-def _worker(weight: Matrix, terms: Sequence[Term], mode: Mode, variant: str | None) -> Callable[[range], bool]:
     chosen = variant or variants()[0]
     if chosen not in variants():
         raise ValueError(f"no variant {variant} here; there are {', '.join(variants())}")
     if chosen == TWIN:
         if variant is None:
             _say_once()
-        return lambda rows: reference.merge(weight, terms, mode, rows)
-    return lambda rows: _run(chosen, weight, terms, mode, rows)
+        return reference.merge(weight, terms, mode)
+    threads = max(1, min(threads, weight.rows // _ROWS_A_THREAD))
+    job = _job(chosen, weight, terms, mode, threads)
+    try:
+        if threads > 1:
+            help_with(job.help, threads - 1)
+    finally:
+        # It also waits for those who help. Ctrl-C comes after: the caller puts the weight back as it was then.
+        finite: bool = job.run()
+    return finite
 
 
-def _run(variant: str, weight: Matrix, terms: Sequence[Term], mode: Mode, rows: range) -> bool:
-    packed = [(t.b.array, t.b.number, t.a.array, t.a.number, t.rank, t.scale) for t in terms]
-    args = (weight.number, weight.rows, weight.cols, packed, mode, rows.start, rows.stop, variant)
+def _job(variant: str, weight: Matrix, terms: Sequence[Term], mode: Mode, threads: int = 1) -> Any:
     kernel = _kernel()
     assert kernel is not None  # noqa: S101  # there is a variant
-    return bool(kernel.merge(weight.array, *args))
+    packed = [(t.b.array, t.b.number, t.a.array, t.a.number, t.rank, t.scale) for t in terms]
+    return kernel.Merge(weight.array, weight.number, weight.rows, weight.cols, packed, mode, threads, variant)
 
 
 @cache
@@ -117,7 +95,7 @@ def _agrees(variant: str) -> bool:
         terms = [Term(matrix(rows, rank, number), matrix(rank, cols, number), 0.7) for rank in (3, 8, 40)]
         wanted = weight.copy()
         reference.merge(wanted, terms, mode)
-        _run(variant, weight, terms, mode, range(rows))
+        _job(variant, weight, terms, mode).run()
         if mode is Mode.EXACT and weight.array.tobytes() != wanted.array.tobytes():
             return False
         if not np.allclose(weight.as_float32(), wanted.as_float32(), rtol=1e-2, atol=1e-3):
@@ -139,8 +117,3 @@ def _say_once() -> None:
         "the merge kernel was not built: merging in Python, with the same results some hundred times more slowly; "
         "install a C compiler and install onebit again"
     )
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="lora-merge")

@@ -45,12 +45,11 @@ def fma(x: Floats, y: Floats, z: Floats) -> Floats:
         return total.astype(np.float32)
 
 
-def merge(weight: Matrix, terms: Sequence[Term], mode: Mode = Mode.EXACT, rows: range | None = None) -> bool:
-    """Update `weight` (out × in), or the given rows of it, in place. True if all results are finite."""
+def merge(weight: Matrix, terms: Sequence[Term], mode: Mode = Mode.EXACT) -> bool:
+    """Update `weight` (out × in) in place. True if all results are finite."""
     finite = True
-    span = range(weight.rows) if rows is None else rows
-    for top in range(span.start, span.stop, _ROWS):
-        finite &= _merge_rows(weight, terms, mode, slice(top, min(top + _ROWS, span.stop)))
+    for top in range(0, weight.rows, _ROWS):
+        finite &= _merge_rows(weight, terms, mode, slice(top, min(top + _ROWS, weight.rows)))
     return finite
 
 
