@@ -42,25 +42,28 @@ Work = Callable[[], None]
 
 
 class Layer:
-    """A weight, its adapters, and everybody's way to merge them."""
+    """A weight, its adapters, and the others' ways to merge them."""
 
-    def __init__(self, n: int, rank: int, count: int, dtype: torch.dtype, threads: int) -> None:
+    def __init__(self, n: int, rank: int, count: int, dtype: torch.dtype) -> None:
         self.base = (torch.randn(n, n) * 0.05).to(dtype)
         self.weight = self.base.clone()
         self.a = [(torch.randn(rank, n) * 0.05).to(dtype) for _ in range(count)]
         self.b = [(torch.randn(n, rank) * 0.05).to(dtype) for _ in range(count)]
         self.scales = [0.3 + 0.1 * i for i in range(count)]
-        self.threads = threads
         self._layer = self._peft_layer(n, rank)
+
+    def terms(self) -> list[Term]:
+        """The adapters, as onebit takes them."""
         triples = zip(self.b, self.a, self.scales, strict=True)
-        self._terms = [Term(matrix_of(b), matrix_of(a), s) for b, a, s in triples]
+        return [Term(matrix_of(b), matrix_of(a), scale) for b, a, scale in triples]
 
     def ways(self) -> dict[str, Work]:
         """By name; each merges into `self.weight`."""
-        modes = {f"onebit {mode.name.lower()}": self._onebit(mode) for mode in Mode}
-        return {"peft": self._peft, "plain loop": self._loop, "diffusers' loop": self._diffusers} | {
+        return {
+            "peft": self._peft,
+            "plain loop": self._loop,
+            "diffusers' loop": self._diffusers,
             "one GEMM": self._one_gemm,
-            **modes,
         }
 
     def _peft_layer(self, n: int, rank: int) -> Any:
@@ -100,26 +103,25 @@ class Layer:
         else:
             self.weight += b @ a
 
-    def _onebit(self, mode: Mode) -> Work:
-        def work() -> None:
-            assert fused.merge(matrix_of(self.weight), self._terms, mode, threads=self.threads)
-
-        return work
-
 
 class Case:
     """A model of a few layers of one shape and type."""
 
     def __init__(self, n: int, rank: int, count: int, dtype: torch.dtype, threads: int) -> None:
         torch.manual_seed(0)
-        self.layers = [Layer(n, rank, count, dtype, threads) for _ in range(LAYERS[n])]
+        self.layers = [Layer(n, rank, count, dtype) for _ in range(LAYERS[n])]
         self.flop = 2 * n * n * rank * count * len(self.layers)
         self.threads = threads
+        self._work = [(matrix_of(layer.weight), layer.terms()) for layer in self.layers]
 
     def ways(self) -> dict[str, Work]:
         """By name; each merges all layers, one after the other."""
         each = [layer.ways() for layer in self.layers]
-        return {name: partial(_in_turn, [ways[name] for ways in each]) for name in each[0]}
+        others: dict[str, Work] = {name: partial(_in_turn, [ways[name] for ways in each]) for name in each[0]}
+        return others | {f"onebit {mode.name.lower()}": partial(self._onebit, mode) for mode in Mode}
+
+    def _onebit(self, mode: Mode) -> None:
+        assert fused.merge_many(self._work, mode, threads=self.threads) is None
 
     def reset(self) -> None:
         """The weights as they were before any merge."""

@@ -230,16 +230,16 @@ def test_interrupted_in_the_middle(pair: tuple[Adapter, Adapter], monkeypatch: p
     lora = _set(weights, *pair)
     lora.apply({"formal": 1.0})
     before = {name: weight.clone() for name, weight in weights.items()}
-    merge, calls = fused.merge, 0
+    begin, calls = fused._job, 0
 
-    def interrupted(*args: Any, **kwargs: Any) -> bool:
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise KeyboardInterrupt
-        return bool(merge(*args, **kwargs))
+        return begin(*args, **kwargs)
 
-    monkeypatch.setattr(fused, "merge", interrupted)
+    monkeypatch.setattr(fused, "_job", interrupted)
     with pytest.raises(KeyboardInterrupt):
         lora.apply({"pirate": 1.0})
     assert _same(weights, before)

@@ -124,6 +124,36 @@ def test_threads_change_nothing() -> None:
     assert weight.array.tobytes() == wanted.array.tobytes()
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_many_weights_are_merged_as_each_is_alone(threads: int) -> None:
+    rng = np.random.default_rng(10)
+    work = [(matrix(rng, rows, cols), terms(rng, rows, cols, [16, 8])) for rows, cols in ((301, 50), (7, 70), (150, 9))]
+    wanted = [weight.copy() for weight, _ in work]
+    for weight, (_, parts) in zip(wanted, work, strict=True):
+        fused.merge(weight, parts)
+    assert fused.merge_many(work, threads=threads) is None
+    assert [weight.array.tobytes() for weight, _ in work] == [weight.array.tobytes() for weight in wanted]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_first_of_many_that_is_not_finite_ends_it(threads: int) -> None:
+    rng = np.random.default_rng(11)
+    work = [(matrix(rng, 150, 20), terms(rng, 150, 20, [4])) for _ in range(4)]
+    work[1][0].array[149, 19] = math.inf
+    last = work[3][0].copy()
+    assert fused.merge_many(work, threads=threads) == 1
+    assert work[3][0].array.tobytes() == last.array.tobytes()
+
+
+def test_nothing_is_changed_where_one_of_many_does_not_fit() -> None:
+    rng = np.random.default_rng(12)
+    weight, parts = matrix(rng, 9, 20), terms(rng, 9, 20, [4])
+    before = weight.copy()
+    with pytest.raises(ValueError, match="fit"):
+        fused.merge_many([(weight, parts), (matrix(rng, 8, 20), parts)])
+    assert weight.array.tobytes() == before.array.tobytes()
+
+
 def test_ctrl_c_is_felt_when_the_merge_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its caller puts the weight back as it was: what a helper wrote after that would stay."""
     rng = np.random.default_rng(8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections import deque
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
@@ -42,23 +43,52 @@ def merge(
     Mode.BF16 a processor's own dot product of bfloat16 is used ("avx512bf16"), which rounds in its own way. The C
     kernel runs without the GIL. Raises ValueError for shapes that do not fit and for an unknown variant.
     """
-    check_shapes(weight, terms)
+    return merge_many([(weight, terms)], mode, threads=threads, variant=variant) is None
+
+
+def merge_many(
+    work: Sequence[tuple[Matrix, Sequence[Term]]],
+    mode: Mode = Mode.EXACT,
+    *,
+    threads: int = 1,
+    variant: str | None = None,
+) -> int | None:
+    """`merge` for many weights, one after the other, but no thread waits for the others in between.
+
+    Returns the number of the first weight with a result that is not finite, or None; the next one may be merged then,
+    those after it are not. Raises as `merge` does, before anything is changed.
+    """
+    for weight, terms in work:
+        check_shapes(weight, terms)
     chosen = variant or variants()[0]
     if chosen not in variants():
         raise ValueError(f"no variant {variant} here; there are {', '.join(variants())}")
-    if chosen == TWIN:
-        if variant is None:
-            _say_once()
-        return reference.merge(weight, terms, mode)
-    threads = max(1, min(threads, weight.rows // _ROWS_A_THREAD))
-    job = _job(chosen, weight, terms, mode, threads)
+    if chosen != TWIN:
+        return _in_c(work, mode, threads, chosen)
+    if variant is None:
+        _say_once()
+    return next((i for i, (weight, terms) in enumerate(work) if not reference.merge(weight, terms, mode)), None)
+
+
+def _in_c(work: Sequence[tuple[Matrix, Sequence[Term]]], mode: Mode, threads: int, variant: str) -> int | None:
+    begun: deque[Any] = deque()
     try:
-        if threads > 1:
-            help_with(job.help, threads - 1)
+        for number in range(len(work) + 1):
+            if number < len(work):  # who is done with the one before goes on with this one
+                weight, terms = work[number]
+                helpers = min(threads, weight.rows // _ROWS_A_THREAD) - 1
+                begun.append(_job(variant, weight, terms, mode, 1 + max(0, helpers)))
+                if helpers > 0:
+                    help_with(begun[-1].help, helpers)
+            if number > 0:
+                if not begun[0].run():
+                    return number - 1
+                begun.popleft()
+        return None
     finally:
-        # It also waits for those who help. Ctrl-C comes after: the caller puts the weight back as it was then.
-        finite: bool = job.run()
-    return finite
+        # Nobody writes any more then. Ctrl-C comes after: the caller puts the weights back as they were.
+        for job in begun:
+            job.run()
 
 
 def _job(variant: str, weight: Matrix, terms: Sequence[Term], mode: Mode, threads: int = 1) -> Any:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onebit.errors import AdapterError
 from onebit.kernels.lora import fused
-from onebit.kernels.lora.numbers import matrix_of
+from onebit.kernels.lora.numbers import Matrix, matrix_of
 from onebit.kernels.lora.terms import Mode, Term
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class Weight(Protocol):
     def restore(self, base: Any) -> None:
         """Overwrite it with a copy."""
 
-    def merge(self, terms: Sequence[Term], mode: Mode, threads: int) -> bool:
-        """Add to it, in the CPU's memory. False if a result is not finite."""
+    def matrix(self) -> Matrix:
+        """It as a matrix (out × in) in the CPU's memory, if it is there."""
 
     def on_device(self) -> torch.Tensor | None:
-        """The matrix (out × in) where it lies on a GPU, else None."""
+        """The matrix where it lies on a GPU, else None."""
 
     def finite(self) -> bool:
         """Whether it has no NaN and no infinity."""
@@ -72,9 +72,9 @@ class ArrayWeight:
         """See `Weight`."""
         self._array[...] = base
 
-    def merge(self, terms: Sequence[Term], mode: Mode, threads: int) -> bool:
+    def matrix(self) -> Matrix:
         """See `Weight`."""
-        return fused.merge(matrix_of(self._array), terms, mode, threads=threads)
+        return matrix_of(self._array)
 
     def on_device(self) -> None:
         """See `Weight`."""
@@ -114,9 +114,9 @@ class TensorWeight:
         """See `Weight`."""
         self._tensor.copy_(base)
 
-    def merge(self, terms: Sequence[Term], mode: Mode, threads: int) -> bool:
+    def matrix(self) -> Matrix:
         """See `Weight`."""
-        return fused.merge(matrix_of(self._tensor), terms, mode, threads=threads)
+        return matrix_of(self._tensor)
 
     def on_device(self) -> torch.Tensor | None:
         """The matrix for a launch on its GPU, or None where it lies in the CPU's memory."""
@@ -129,9 +129,10 @@ class TensorWeight:
 
 def merge_all(work: Mapping[str, tuple[Weight, Sequence[Term]]], mode: Mode, threads: int) -> str | None:
     """Merge into many weights: those on a GPU in one launch. Returns the name of one that is not finite now."""
-    for name, (weight, terms) in work.items():
-        if weight.on_device() is None and not weight.merge(terms, mode, threads):
-            return name
+    on_cpu = {name: weight for name, (weight, _) in work.items() if weight.on_device() is None}
+    bad = fused.merge_many([(on_cpu[name].matrix(), work[name][1]) for name in on_cpu], mode, threads=threads)
+    if bad is not None:
+        return list(on_cpu)[bad]
     on_gpu = [(name, weight, terms) for name, (weight, terms) in work.items() if weight.on_device() is not None]
     if on_gpu:
         from onebit.kernels.lora import triton_merge
