@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import wait
 from functools import partial
 
@@ -17,20 +18,51 @@ from onebit.kernels.threads import help_with, together
 
 
 def test_results_are_in_order_and_the_first_is_the_callers() -> None:
+    barrier = threading.Barrier(4)
+
     def who(number: int) -> tuple[int, int]:
+        barrier.wait(30)
         return number, threading.get_ident()
 
     results = together([partial(who, number) for number in range(4)])
     assert [number for number, _ in results] == [0, 1, 2, 3]
     assert results[0][1] == threading.get_ident()
-    assert threading.get_ident() not in [thread for _, thread in results[1:]]
+    assert len({thread for _, thread in results}) == 4
 
 
-def test_all_run_at_once() -> None:
+def test_what_nobody_has_begun_the_caller_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    late: list[Callable[[], object]] = []
+    monkeypatch.setattr(threads, "help_with", late.extend)
+    done: list[int] = []
+    together([partial(done.append, number) for number in range(3)])
+    for work in late:
+        work()
+    assert done == [0, 1, 2]
+
+
+def test_all_run_at_once_also_for_two_callers() -> None:
     """Each waits for all of the others."""
-    barrier = threading.Barrier(3)
-    together([partial(barrier.wait, 30)] * 3)
+    barrier = threading.Barrier(6)
+    works = [partial(barrier.wait, 30)] * 3
+    other = threading.Thread(target=together, args=(works,))
+    other.start()
+    together(works)
+    other.join()
     assert not barrier.broken
+
+
+def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    helpers = threads._Helpers()
+    monkeypatch.setattr(threads, "_helpers", lambda: helpers)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        assert together([threading.get_ident] * 3) == [threading.get_ident()] * 3
+    done: list[int] = []
+    together([partial(done.append, number) for number in range(3)])  # what was left in the queue is not done again
+    assert sorted(done) == [0, 1, 2]
 
 
 def test_two_callers_at_once() -> None:
@@ -54,7 +86,7 @@ def test_helpers_are_not_waited_for_where_that_was_not_asked() -> None:
         assert go_on.wait(30)
         ended.set()
 
-    help_with(works, 1)
+    help_with([works])
     assert not ended.is_set()
     go_on.set()
     assert ended.wait(30)
@@ -118,17 +150,19 @@ def test_helpers_may_run_wherever_the_caller_may() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="there one cannot say where a thread runs")
 def test_helpers_are_woken_on_another_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, set[int]]] = []
+    monkeypatch.setattr(threads, "_MOST", 1)  # else a second one may begin while the first is not back yet
     monkeypatch.setattr(threads, "_processors", lambda: {0, 1, 2})
     monkeypatch.setattr(threads, "_processor", lambda: 1)
-    helpers = threads._Helpers(1)
-    monkeypatch.setattr(threads, "_helpers", lambda _count: helpers)
     monkeypatch.setattr(threads, "_keep_to", lambda thread, processors: asked.append((thread, processors)))
-    (_, helper) = together([threading.get_native_id] * 2)
-    assert asked == [(helper, {0, 1, 2})]  # the helper did not exist when the work began
-    while not helpers._idle:  # it says so a moment after its result is there
-        time.sleep(0.001)
-    together([threading.get_native_id] * 2)
-    assert asked[1:] == [(helper, {0, 2}), (helper, {0, 1, 2})]
+    helpers = threads._Helpers()
+    ran: list[int] = []
+    for times in (1, 2):
+        helpers.begin([lambda: ran.append(threading.get_native_id())])
+        while len(ran) < times or not helpers._idle:  # it says so a moment later
+            time.sleep(0.001)
+    (helper,) = set(ran)
+    told = [processors for thread, processors in asked if thread == helper]  # other tests' helpers may be about
+    assert told == [{0, 1, 2}, {0, 2}, {0, 1, 2}]  # the first time it was not there yet
 
 
 def _in_a_child() -> None:

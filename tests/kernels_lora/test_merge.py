@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from onebit.kernels.lora import fused, reference
 from onebit.kernels.lora.numbers import Matrix, Number, f32_to_bf16, rounded_to
 from onebit.kernels.lora.terms import Mode, Term
-from onebit.kernels.threads import help_with
 from tests.kernels_lora.conftest import Merge
 from tests.kernels_lora.matrices import as_type, matrix, terms
 
@@ -160,12 +159,22 @@ def test_ctrl_c_is_felt_when_the_merge_is_over(monkeypatch: pytest.MonkeyPatch) 
     weight, parts = matrix(rng, 301, 50), terms(rng, 301, 50, [16, 8])
     wanted = weight.copy()
     fused.merge(wanted, parts)
+    begin = fused._job
 
-    def interrupted(work: Callable[[], object], helpers: int) -> None:
-        help_with(work, helpers)
-        raise KeyboardInterrupt
+    class Interrupted:
+        """A merge in whose middle Ctrl-C is pressed, twice."""
 
-    monkeypatch.setattr(fused, "help_with", interrupted)
+        def __init__(self, *args: Any) -> None:
+            self._job, self._runs = begin(*args), 0
+            self.help = self._job.help
+
+        def run(self) -> bool:
+            self._runs += 1
+            if self._runs < 3:
+                raise KeyboardInterrupt
+            return bool(self._job.run())
+
+    monkeypatch.setattr(fused, "_job", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         fused.merge(weight, parts, threads=3)
     assert weight.array.tobytes() == wanted.array.tobytes()
@@ -174,9 +183,10 @@ def test_ctrl_c_is_felt_when_the_merge_is_over(monkeypatch: pytest.MonkeyPatch) 
 def test_helpers_that_come_late_find_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(9)
     weight, parts = matrix(rng, 301, 50), terms(rng, 301, 50, [16, 8])
-    wanted, late = weight.copy(), []
+    wanted = weight.copy()
+    late: list[Callable[[], object]] = []
     fused.merge(wanted, parts)
-    monkeypatch.setattr(fused, "help_with", lambda work, helpers: late.extend([work] * helpers))
+    monkeypatch.setattr(fused, "help_with", late.extend)
     assert fused.merge(weight, parts, threads=3)
     for work in late:
         work()

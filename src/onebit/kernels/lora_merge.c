@@ -155,12 +155,12 @@ static bool take_memory(Merge *self) {
 /* Takes all terms and W. What is held of them if one does not fit, dealloc releases. */
 static bool take_all(Merge *self, PyObject *w, PyObject *terms) {
     Job *job = &self->job;
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(terms);
+    const Py_ssize_t count = PyTuple_GET_SIZE(terms);
     self->terms = PyMem_Calloc((size_t)count + 1, sizeof *self->terms); /* one more: never of size 0 */
     self->views = PyMem_Calloc(2 * (size_t)count + 1, sizeof *self->views);
     if (self->terms == NULL || self->views == NULL) return PyErr_NoMemory(), false;
     for (Py_ssize_t i = 0; i < count; i++, self->held += 2) {
-        PyObject *item = PySequence_Fast_GET_ITEM(terms, i);
+        PyObject *item = PyTuple_GET_ITEM(terms, i);
         if (!take_term(item, &self->terms[i], &self->views[self->held], job->rows, job->cols)) return false;
         job->total_rank += self->terms[i].rank;
     }
@@ -193,7 +193,7 @@ static PyObject *merge_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (threads < 1 || threads > MOST_THREADS) return PyErr_Format(PyExc_ValueError, "not on %d threads", threads);
     Number number;
     if (!number_type(w_type, &number)) return NULL;
-    PyObject *terms = PySequence_Fast(terms_arg, "terms must be a sequence");
+    PyObject *terms = PySequence_Tuple(terms_arg); /* a list could change while it is read */
     if (terms == NULL) return NULL;
     Merge *self = (Merge *)type->tp_alloc(type, 0); /* all zeros */
     if (self != NULL) {

@@ -16,36 +16,58 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import cache
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+_MOST = 256  # helpers; more works than that take turns
 
-def help_with(work: Callable[[], object], helpers: int) -> None:
-    """Have so many other threads call it, soon. Does not wait for them."""
-    _helpers(helpers).begin([work] * helpers)
+
+def help_with(works: Sequence[Callable[[], object]]) -> None:
+    """Have other threads call them, soon, if there can be any. Does not wait for that."""
+    with suppress(RuntimeError):  # "can't start new thread", or Python is about to end
+        _helpers().begin(works)
 
 
 def together(works: Sequence[Callable[[], T]]) -> list[T]:
     """Run all of them at once, the first one on this thread. Their results, in order; the first exception, if any.
 
-    Returns when all have ended, whatever happens: nobody writes to the caller's arrays any more. Ctrl-C comes after.
+    What no other thread has begun when this one is done with its own, it does as well. Returns when all have ended,
+    whatever happens: nobody writes to the caller's arrays any more. Ctrl-C comes after.
     """
-    others: list[Future[T]] = []
+    parts = [_Part(work) for work in works]
     try:
-        if len(works) > 1:
-            others += _helpers(len(works) - 1).begin(works[1:])
-        first = works[0]()
+        if len(parts) > 1:
+            help_with([part.run for part in parts[1:]])
     finally:
-        _outlast(others)
-    return [first, *(other.result() for other in others)]
+        _finish(parts)
+    return [part.done.result() for part in parts]
 
 
-def _outlast(others: Sequence[Future[T]]) -> None:
-    interrupted = None
-    while any(not other.done() for other in others):
+class _Part(Generic[T]):
+    """A work that is done once, by whoever comes first."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._taken = threading.Lock()
+        self.done: Future[T] = Future()
+
+    def run(self) -> None:
+        if not self._taken.acquire(blocking=False):
+            return
         try:
-            wait(others)
+            self.done.set_result(self._work())
+        except BaseException as error:
+            self.done.set_exception(error)
+
+
+def _finish(parts: Sequence[_Part[T]]) -> None:
+    interrupted = None
+    while not all(part.done.done() for part in parts):
+        try:
+            for part in parts:
+                part.run()
+            wait([part.done for part in parts])
         except KeyboardInterrupt as error:
             interrupted = error
     if interrupted is not None:
@@ -53,33 +75,34 @@ def _outlast(others: Sequence[Future[T]]) -> None:
 
 
 class _Helpers:
-    """Threads that stay. Callers of the same number of them share them: their works take turns."""
+    """Threads that stay, for the whole process; as many as were ever busy at once."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self) -> None:
         self._idle: set[int] = set()
-        self._pool = ThreadPoolExecutor(count, "onebit-kernel", lambda: self._idle.add(threading.get_native_id()))
+        self._pool = ThreadPoolExecutor(_MOST, "onebit-kernel", lambda: self._idle.add(threading.get_native_id()))
 
-    def begin(self, works: Sequence[Callable[[], T]]) -> list[Future[T]]:
+    def begin(self, works: Sequence[Callable[[], object]]) -> None:
         home = _processors()
         elsewhere = home - {_processor()}
         if elsewhere:
             for thread in tuple(self._idle):
                 _keep_to(thread, elsewhere)
-        return [self._pool.submit(self._run, work, home) for work in works]
+        for work in works:
+            self._pool.submit(self._run, work, home)
 
-    def _run(self, work: Callable[[], T], home: set[int]) -> T:
+    def _run(self, work: Callable[[], object], home: set[int]) -> None:
         thread = threading.get_native_id()
         self._idle.discard(thread)
         try:
             _keep_to(thread, home)
-            return work()
+            work()
         finally:
             self._idle.add(thread)
 
 
 @cache
-def _helpers(count: int) -> _Helpers:
-    return _Helpers(count)
+def _helpers() -> _Helpers:
+    return _Helpers()
 
 
 if hasattr(os, "register_at_fork"):

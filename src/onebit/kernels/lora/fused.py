@@ -6,8 +6,9 @@ import importlib
 import logging
 from collections import deque
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import product
+from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +22,7 @@ from onebit.kernels.threads import help_with
 log = logging.getLogger(__name__)
 TWIN = "python"  # the variant that needs no compiler
 
+_MOST_THREADS = 256
 _ROWS_A_THREAD = 48  # fewer are not worth a thread: 48 × 3072 × rank 128 take 0.4 ms
 
 
@@ -56,7 +58,7 @@ def merge_many(
     """`merge` for many weights, one after the other, but no thread waits for the others in between.
 
     Returns the number of the first weight with a result that is not finite, or None; the next one may be merged then,
-    those after it are not. Raises as `merge` does, before anything is changed.
+    those after it are not. The weights must not share memory. Raises as `merge` does, before anything is changed.
     """
     for weight, terms in work:
         check_shapes(weight, terms)
@@ -71,24 +73,43 @@ def merge_many(
 
 
 def _in_c(work: Sequence[tuple[Matrix, Sequence[Term]]], mode: Mode, threads: int, variant: str) -> int | None:
+    workers = [max(1, min(threads, weight.rows // _ROWS_A_THREAD, _MOST_THREADS)) for weight, _ in work]
+    queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(max(workers, default=1) - 1)]
     begun: deque[Any] = deque()
     try:
+        help_with([partial(_help, queue) for queue in queues])
         for number in range(len(work) + 1):
             if number < len(work):  # who is done with the one before goes on with this one
-                weight, terms = work[number]
-                helpers = min(threads, weight.rows // _ROWS_A_THREAD) - 1
-                begun.append(_job(variant, weight, terms, mode, 1 + max(0, helpers)))
-                if helpers > 0:
-                    help_with(begun[-1].help, helpers)
+                begun.append(_job(variant, *work[number], mode, workers[number]))
+                for queue in queues:
+                    queue.put(begun[-1])
             if number > 0:
                 if not begun[0].run():
                     return number - 1
                 begun.popleft()
         return None
     finally:
-        # Nobody writes any more then. Ctrl-C comes after: the caller puts the weights back as they were.
-        for job in begun:
-            job.run()
+        for queue in queues:
+            queue.put(None)
+        _finish(begun)
+
+
+def _help(queue: SimpleQueue[Any]) -> None:
+    while (job := queue.get()) is not None:
+        job.help()
+
+
+def _finish(jobs: deque[Any]) -> None:
+    """Nobody writes any more then. Ctrl-C comes after: who called puts the weights back as they were."""
+    interrupted = None
+    while jobs:
+        try:
+            jobs[0].run()
+            jobs.popleft()
+        except KeyboardInterrupt as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
 
 
 def _job(variant: str, weight: Matrix, terms: Sequence[Term], mode: Mode, threads: int = 1) -> Any:

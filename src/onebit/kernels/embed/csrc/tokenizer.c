@@ -285,7 +285,10 @@ ALWAYS_INLINE int put_plain(const struct tokenizer *t, const uint8_t *labels, si
     if (len <= SHORT_LETTERS && len <= t->longest_word) {
         uint64_t key;
         memcpy(&key, labels, sizeof key);
-        key = __builtin_bswap64(key) >> (64 - 8 * len);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        key = __builtin_bswap64(key); /* the first letter is the highest */
+#endif
+        key >>= 64 - 8 * len;
         const uint32_t *found = short_words_find(&t->short_words, key);
         if (found)
             return put(sink, *found);
