@@ -58,7 +58,8 @@ def merge_many(
     """`merge` for many weights, one after the other, but no thread waits for the others in between.
 
     Returns the number of the first weight with a result that is not finite, or None; the next one may be merged then,
-    those after it are not. The weights must not share memory. Raises as `merge` does, before anything is changed.
+    those after it are not. The weights must not share memory. Raises as `merge` does; for shapes that do not fit and
+    for an unknown variant before anything is changed.
     """
     for weight, terms in work:
         check_shapes(weight, terms)
