@@ -57,12 +57,15 @@ def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch)
 
     helpers = threads._Helpers()
     monkeypatch.setattr(threads, "_helpers", lambda: helpers)
+    done: list[int] = []
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
-        assert together([threading.get_ident] * 3) == [threading.get_ident()] * 3
-    done: list[int] = []
-    together([partial(done.append, number) for number in range(3)])  # what was left in the queue is not done again
-    assert sorted(done) == [0, 1, 2]
+        together([partial(done.append, number) for number in range(3)])
+    assert done == [0, 1, 2]
+    drained = threading.Event()
+    helpers.begin([drained.set])  # a thread can be started now, and finds what was left in the queue before this
+    assert drained.wait(30)
+    assert done == [0, 1, 2]
 
 
 def test_two_callers_at_once() -> None:
@@ -138,11 +141,17 @@ def test_ctrl_c_is_felt_when_nobody_writes_any_more(monkeypatch: pytest.MonkeyPa
 def test_helpers_may_run_wherever_the_caller_may() -> None:
     """Whatever they were woken with."""
     home = os.sched_getaffinity(0)
+    barrier = threading.Barrier(3)  # each on a thread of its own
+
+    def where() -> set[int]:
+        barrier.wait(30)
+        return os.sched_getaffinity(0)
+
     for allowed in (home, {min(home)}, home):
         os.sched_setaffinity(0, allowed)
         try:
             for _ in range(3):
-                assert together([partial(os.sched_getaffinity, 0)] * 3) == [allowed] * 3
+                assert together([where] * 3) == [allowed] * 3
         finally:
             os.sched_setaffinity(0, home)
 
@@ -150,7 +159,7 @@ def test_helpers_may_run_wherever_the_caller_may() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="there one cannot say where a thread runs")
 def test_helpers_are_woken_on_another_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, set[int]]] = []
-    monkeypatch.setattr(threads, "_MOST", 1)  # else a second one may begin while the first is not back yet
+    monkeypatch.setattr(threads, "MOST_HELPERS", 1)  # else a second one may begin while the first is not back yet
     monkeypatch.setattr(threads, "_processors", lambda: {0, 1, 2})
     monkeypatch.setattr(threads, "_processor", lambda: 1)
     monkeypatch.setattr(threads, "_keep_to", lambda thread, processors: asked.append((thread, processors)))

@@ -224,8 +224,8 @@ static PyObject *merge_help(Merge *self, PyObject *unused) {
 
 PyDoc_STRVAR(run_doc,
 "run() -> bool\n\n"
-"Do what the helpers have not begun, and wait for what they have. True if all results are finite. To be called once.\n"
-"Runs without the GIL.");
+"Do what the helpers have not begun, and wait for what they have. True if all results are finite. Called again,\n"
+"it only waits. Runs without the GIL.");
 
 static PyObject *merge_run(Merge *self, PyObject *unused) {
     (void)unused;

@@ -15,12 +15,12 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_MOST = 256  # helpers; more works than that take turns
+MOST_HELPERS = 256  # more works than that take turns
 
 
 def help_with(works: Sequence[Callable[[], object]]) -> None:
@@ -40,8 +40,21 @@ def together(works: Sequence[Callable[[], T]]) -> list[T]:
         if len(parts) > 1:
             help_with([part.run for part in parts[1:]])
     finally:
-        _finish(parts)
+        in_spite_of_ctrl_c(partial(_finish, parts))
     return [part.done.result() for part in parts]
+
+
+def in_spite_of_ctrl_c(work: Callable[[], object]) -> None:
+    """Begin it again, after every Ctrl-C, until it has come to its end. Ctrl-C comes after."""
+    interrupted = None
+    while True:
+        try:
+            work()
+            break
+        except KeyboardInterrupt as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
 
 
 class _Part(Generic[T]):
@@ -62,16 +75,9 @@ class _Part(Generic[T]):
 
 
 def _finish(parts: Sequence[_Part[T]]) -> None:
-    interrupted = None
-    while not all(part.done.done() for part in parts):
-        try:
-            for part in parts:
-                part.run()
-            wait([part.done for part in parts])
-        except KeyboardInterrupt as error:
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted
+    for part in parts:
+        part.run()
+    wait([part.done for part in parts])
 
 
 class _Helpers:
@@ -79,7 +85,9 @@ class _Helpers:
 
     def __init__(self) -> None:
         self._idle: set[int] = set()
-        self._pool = ThreadPoolExecutor(_MOST, "onebit-kernel", lambda: self._idle.add(threading.get_native_id()))
+        self._pool = ThreadPoolExecutor(
+            MOST_HELPERS, "onebit-kernel", lambda: self._idle.add(threading.get_native_id())
+        )
 
     def begin(self, works: Sequence[Callable[[], object]]) -> None:
         home = _processors()

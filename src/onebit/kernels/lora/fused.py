@@ -17,12 +17,11 @@ import numpy as np
 from onebit.kernels.lora import reference
 from onebit.kernels.lora.numbers import Matrix, Number, f32_to_bf16
 from onebit.kernels.lora.terms import Mode, Term, check_shapes
-from onebit.kernels.threads import help_with
+from onebit.kernels.threads import MOST_HELPERS, help_with, in_spite_of_ctrl_c
 
 log = logging.getLogger(__name__)
 TWIN = "python"  # the variant that needs no compiler
 
-_MOST_THREADS = 256
 _ROWS_A_THREAD = 48  # fewer are not worth a thread: 48 × 3072 × rank 128 take 0.4 ms
 
 
@@ -74,7 +73,7 @@ def merge_many(
 
 
 def _in_c(work: Sequence[tuple[Matrix, Sequence[Term]]], mode: Mode, threads: int, variant: str) -> int | None:
-    workers = [max(1, min(threads, weight.rows // _ROWS_A_THREAD, _MOST_THREADS)) for weight, _ in work]
+    workers = [max(1, min(threads, weight.rows // _ROWS_A_THREAD, MOST_HELPERS)) for weight, _ in work]
     queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(max(workers, default=1) - 1)]
     begun: deque[Any] = deque()
     try:
@@ -92,7 +91,7 @@ def _in_c(work: Sequence[tuple[Matrix, Sequence[Term]]], mode: Mode, threads: in
     finally:
         for queue in queues:
             queue.put(None)
-        _finish(begun)
+        in_spite_of_ctrl_c(partial(_finish, begun))  # nobody writes any more then: who called puts the weights back
 
 
 def _help(queue: SimpleQueue[Any]) -> None:
@@ -101,16 +100,9 @@ def _help(queue: SimpleQueue[Any]) -> None:
 
 
 def _finish(jobs: deque[Any]) -> None:
-    """Nobody writes any more then. Ctrl-C comes after: who called puts the weights back as they were."""
-    interrupted = None
     while jobs:
-        try:
-            jobs[0].run()
-            jobs.popleft()
-        except KeyboardInterrupt as error:
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted
+        jobs[0].run()
+        jobs.popleft()
 
 
 def _job(variant: str, weight: Matrix, terms: Sequence[Term], mode: Mode, threads: int = 1) -> Any:

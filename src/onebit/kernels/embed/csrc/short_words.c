@@ -26,7 +26,7 @@ int short_words_build(struct short_words *words, const struct pieces *first)
     while (((size_t)LINE_WORDS << words->bits) < 2 * count)
         words->bits++;
     size_t size = sizeof *words->lines << words->bits, mask = ((size_t)1 << words->bits) - 1;
-    words->lines = aligned_alloc(LINE_SIZE, size);
+    words->lines = aligned_alloc(CACHE_LINE, size);
     if (!words->lines)
         return -1;
     memset(words->lines, 0, size);

@@ -6,9 +6,10 @@
 #ifndef ONEBIT_SHORT_WORDS_H
 #define ONEBIT_SHORT_WORDS_H
 
+#include "simd.h"
 #include "trie.h"
 
-enum { SHORT_LETTERS = 8, COMMON_LABELS = 128, LINE_WORDS = 5, LINE_SIZE = 64 };
+enum { SHORT_LETTERS = 8, COMMON_LABELS = 128, LINE_WORDS = 5 };
 
 struct short_line {
     uint64_t keys[LINE_WORDS]; /* 0: free (a label is 1 or more); the free ones come last */

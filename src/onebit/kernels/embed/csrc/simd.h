@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum {
     CACHE_LINE = 64,
@@ -57,6 +58,15 @@ static inline int32_t dot_columns(const int8_t *row, const int16_t *query, size_
     for (size_t c = from; c < dims; c++)
         sum += row[c] * query[c];
     return sum;
+}
+
+/* A whole block to be read: `bytes`, or, if there are fewer, a copy in `whole` that goes on with what is not ASCII. */
+static inline const uint8_t *whole_block(uint8_t whole[BLOCK_SIZE], const uint8_t *bytes, size_t count)
+{
+    if (count == BLOCK_SIZE)
+        return bytes;
+    memset(whole, 0xFF, BLOCK_SIZE);
+    return memcpy(whole, bytes, count);
 }
 
 extern const struct simd simd_portable;

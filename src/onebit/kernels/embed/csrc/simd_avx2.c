@@ -2,7 +2,6 @@
 #include "simd.h"
 
 #include <immintrin.h>
-#include <string.h>
 
 #define AVX2 __attribute__((target("avx2")))
 
@@ -90,10 +89,7 @@ AVX2 static inline __m256i look_up(const uint8_t *plain, __m256i in)
 AVX2 static void classify(struct block *block, const uint8_t *plain, const uint8_t *bytes, size_t count)
 {
     uint8_t whole[BLOCK_SIZE];
-    if (count < BLOCK_SIZE) {
-        memset(whole, 0xFF, sizeof whole);
-        bytes = memcpy(whole, bytes, count);
-    }
+    bytes = whole_block(whole, bytes, count);
     block->known = block->signs = block->spaces = 0;
     for (int at = 0; at < BLOCK_SIZE; at += 32) {
         __m256i what = look_up(plain, _mm256_loadu_si256((const __m256i *)(bytes + at)));

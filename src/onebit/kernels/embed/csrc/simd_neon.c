@@ -2,7 +2,6 @@
 #include "simd.h"
 
 #include <arm_neon.h>
-#include <string.h>
 
 enum { LANES = 4, REGISTERS = 16, BLOCK = LANES * REGISTERS }; /* 32 registers there: 16 totals leave room */
 
@@ -83,10 +82,7 @@ static inline uint64_t top_bits(uint8x16x4_t bytes)
 static void classify(struct block *block, const uint8_t *plain, const uint8_t *bytes, size_t count)
 {
     uint8_t whole[BLOCK_SIZE];
-    if (count < BLOCK_SIZE) {
-        memset(whole, 0xFF, sizeof whole);
-        bytes = memcpy(whole, bytes, count);
-    }
+    bytes = whole_block(whole, bytes, count);
     uint8x16x4_t low = vld1q_u8_x4(plain), high = vld1q_u8_x4(plain + 64), known, signs, spaces;
     for (int i = 0; i < 4; i++) {
         uint8x16_t in = vld1q_u8(bytes + 16 * i);
