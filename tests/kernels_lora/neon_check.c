@@ -11,9 +11,11 @@
 
 #include "lora_vec_portable.h"
 #include "lora_tile.h"
+#include "lora_rows.h"
 
 #include "lora_vec_neon.h"
 #include "lora_tile.h"
+#include "lora_rows.h"
 
 static uint32_t state = 1;
 

@@ -14,24 +14,29 @@
 
 #include "lora_vec_portable.h"
 #include "lora_tile.h"
+#include "lora_rows.h"
 
 #if defined(__GNUC__) && defined(__x86_64__)
 #define HAVE_X86
 #include "lora_vec_avx2.h"
 #include "lora_tile.h"
+#include "lora_rows.h"
 
 #include "lora_vec_avx512.h"
 #include "lora_tile.h"
+#include "lora_rows.h"
 
 #if __GNUC__ >= 10 || __clang_major__ >= 9
 #define USE_AVX512_BF16
 #include "lora_vec_avx512.h"
 #include "lora_tile.h"
+#include "lora_rows.h"
 #endif
 #elif defined(__GNUC__) && defined(__aarch64__)
 #define HAVE_NEON
 #include "lora_vec_neon.h"
 #include "lora_tile.h"
+#include "lora_rows.h"
 #endif
 
 typedef struct {

@@ -20,12 +20,16 @@
 #define NOINLINE
 #define ALWAYS_INLINE static inline
 #endif
+/* UNROLLED: without it GCC 12 leaves arrays of registers in memory */
 #if defined(__clang__)
 #define UNROLL4 _Pragma("clang loop unroll_count(4)")
+#define UNROLLED _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
 #define UNROLL4 _Pragma("GCC unroll 4")
+#define UNROLLED _Pragma("GCC unroll 16")
 #else
 #define UNROLL4
+#define UNROLLED
 #endif
 #if defined(_MSC_VER)
 #define ALIGNED __declspec(align(64))

@@ -16,6 +16,7 @@
 #define v_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define v_mul(a, b) _mm256_mul_ps(a, b)
 #define v_add(a, b) _mm256_add_ps(a, b)
+#define v_sub(a, b) _mm256_sub_ps(a, b)
 
 TARGET static inline vec ISA(v_plain_nan)(vec x) {
     return _mm256_blendv_ps(x, _mm256_set1_ps(PLAIN_NAN), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));

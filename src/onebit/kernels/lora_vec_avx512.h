@@ -23,6 +23,7 @@
 #define v_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define v_mul(a, b) _mm512_mul_ps(a, b)
 #define v_add(a, b) _mm512_add_ps(a, b)
+#define v_sub(a, b) _mm512_sub_ps(a, b)
 
 TARGET static inline vec ISA(v_plain_nan)(vec x) {
     return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_ps(PLAIN_NAN));
@@ -30,9 +31,8 @@ TARGET static inline vec ISA(v_plain_nan)(vec x) {
 
 TARGET static inline vec ISA(v_round_bf16)(vec x) {
     const __m512i bits = _mm512_castps_si512(x);
-    const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(1 << 16));
-    const __m512i half = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
-    const __m512i up = _mm512_mask_sub_epi32(half, odd, half, _mm512_set1_epi32(-1));
+    const __m512i odd = _mm512_srli_epi32(_mm512_slli_epi32(bits, 15), 31); /* to test the bit would occupy an FMA unit */
+    const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     return _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32((int)0xffff0000u)));
 }
 

@@ -16,6 +16,7 @@
 #define v_fma(a, b, c) vfmaq_f32(c, a, b)
 #define v_mul(a, b) vmulq_f32(a, b)
 #define v_add(a, b) vaddq_f32(a, b)
+#define v_sub(a, b) vsubq_f32(a, b)
 
 TARGET static inline vec ISA(v_plain_nan)(vec x) { return vbslq_f32(vceqq_f32(x, x), x, vdupq_n_f32(PLAIN_NAN)); }
 

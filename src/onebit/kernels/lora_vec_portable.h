@@ -14,6 +14,7 @@
 #define v_fma(a, b, c) fmaf(a, b, c)
 #define v_mul(a, b) ((a) * (b))
 #define v_add(a, b) ((a) + (b))
+#define v_sub(a, b) ((a) - (b))
 
 TARGET static inline vec ISA(v_plain_nan)(vec x) { return plain_nan(x); }
 TARGET static inline vec ISA(v_round_bf16)(vec x) { return bf16_to_f32(f32_to_bf16(x)); }
