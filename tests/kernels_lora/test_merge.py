@@ -22,7 +22,7 @@ from tests.kernels_lora.matrices import as_type, matrix, terms
 TYPES = list(Number)
 MODES = list(Mode)
 # rows × columns: one element, single rows and columns, below and just above a tile, odd, several blocks of rows
-SHAPES = [(1, 1), (1, 40), (40, 1), (5, 15), (7, 17), (6, 64), (13, 131), (259, 33)]
+SHAPES = [(1, 1), (1, 40), (40, 1), (5, 15), (7, 17), (6, 64), (13, 131), (259, 33), (14, 200)]
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="without a C compiler there is only the twin")
@@ -71,9 +71,12 @@ def test_bfloat16_is_rounded_as_torch_rounds(bits: int) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("number", TYPES)
 @pytest.mark.parametrize("mode", MODES)
-def test_equals_the_reference(merge: Merge, variant: str, shape: tuple[int, int], number: Number, mode: Mode) -> None:
+@pytest.mark.parametrize("ranks", [[1, 8, 3, 70], [8], [40]], ids=str)
+def test_equals_the_reference(
+    merge: Merge, variant: str, shape: tuple[int, int], number: Number, mode: Mode, ranks: list[int]
+) -> None:
     rng = np.random.default_rng([*shape, number, mode])
-    weight, parts = matrix(rng, *shape, number), terms(rng, *shape, [1, 8, 3, 70], number)
+    weight, parts = matrix(rng, *shape, number), terms(rng, *shape, ranks, number)
     wanted = weight.copy()
     assert reference.merge(wanted, parts, mode)
     assert merge(weight, parts, mode)
@@ -88,8 +91,8 @@ def test_equals_the_reference(merge: Merge, variant: str, shape: tuple[int, int]
 @pytest.mark.parametrize("factors", TYPES)
 def test_types_may_be_mixed(merge: Merge, weights: Number, factors: Number) -> None:
     rng = np.random.default_rng([weights, factors])
-    weight = matrix(rng, 20, 35, weights)
-    parts = [*terms(rng, 20, 35, [4], factors), *terms(rng, 20, 35, [5])]
+    weight = matrix(rng, 20, 200, weights)
+    parts = [*terms(rng, 20, 200, [4], factors), *terms(rng, 20, 200, [30]), *terms(rng, 20, 200, [30], factors)]
     wanted = weight.copy()
     reference.merge(wanted, parts)
     merge(weight, parts)
@@ -206,13 +209,16 @@ def test_nothing_to_merge(merge: Merge) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("number", TYPES)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_says_when_a_result_is_not_finite(merge: Merge, mode: Mode, number: Number, bad: float) -> None:
+@pytest.mark.parametrize("place", [(0, 0), (8, 69)])  # in the first tile, and in one at the edge
+def test_says_when_a_result_is_not_finite(
+    merge: Merge, mode: Mode, number: Number, bad: float, place: tuple[int, int]
+) -> None:
     rng = np.random.default_rng(4)
     weight = matrix(rng, 9, 70, number)
     parts = terms(rng, 9, 70, [3], number)
     assert merge(weight.copy(), parts, mode)
     values = weight.as_float32().copy()
-    values[8, 69] = bad
+    values[place] = bad
     assert not merge(as_type(values, number), parts, mode)
 
 

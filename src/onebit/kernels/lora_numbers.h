@@ -20,13 +20,13 @@
 #define NOINLINE
 #define ALWAYS_INLINE static inline
 #endif
-/* UNROLLED: without it GCC 12 leaves arrays of registers in memory */
+/* UNROLLED is for loops over a tile's registers: GCC 12 leaves arrays of them in memory else. 8: not those of plain C. */
 #if defined(__clang__)
 #define UNROLL4 _Pragma("clang loop unroll_count(4)")
-#define UNROLLED _Pragma("clang loop unroll(full)")
+#define UNROLLED
 #elif defined(__GNUC__)
 #define UNROLL4 _Pragma("GCC unroll 4")
-#define UNROLLED _Pragma("GCC unroll 16")
+#define UNROLLED _Pragma("GCC unroll 8")
 #else
 #define UNROLL4
 #define UNROLLED
@@ -112,8 +112,8 @@ static inline uint16_t f32_to_f16(float x) {
 }
 
 /* The vectors' rounding to bfloat16 adds up to half a unit without looking for NaNs: 0x7fffffff would be carried over
- * into the sign. So a NaN of float or half comes in as this one, whose low bits are 0, as those of a bfloat16 are; and
- * arithmetic makes no others of it. */
+ * into the sign. So a NaN of a float or half among the factors comes in as this one, whose low bits are 0, as those of a
+ * bfloat16 are; and arithmetic makes no others of it. W's may be any: a float W is not rounded, a half by conversion. */
 #define PLAIN_NAN ((float)NAN)
 
 static inline float plain_nan(float x) { return x == x ? x : PLAIN_NAN; }

@@ -47,16 +47,16 @@ typedef struct {
     float scale;
     Number delta;     /* the type that scale * sums is rounded to */
     bool first, last; /* is it the first term of its tile, and the last? */
-    bool any;         /* false: all sums were added */
+    bool any;         /* is anything pending? All above count only then */
     vec bad;          /* stays 0 unless a result is infinite or NaN */
 } ISA(Pending);
 
-/* Adds vector number i of them. Called with constants for the last four: no branch is left. */
-TARGET ALWAYS_INLINE void ISA(add_vector)(ISA(Pending) *pending, void *w, ptrdiff_t stride, ptrdiff_t i, vec scale,
-                                          vec *bad, Number delta, Number type, bool first, bool last) {
+/* Adds vector number i of them. The last four are constants where it matters: no branch is left then. */
+TARGET ALWAYS_INLINE void ISA(add_vector)(ISA(Pending) *pending, void *w, ptrdiff_t stride, ptrdiff_t i, vec *bad,
+                                          Number delta, Number type, bool first, bool last) {
     float *const kept = pending->kept + i * VW;
     const ptrdiff_t at = i / NV * stride + i % NV * VW;
-    const vec change = ISA(rounded)(v_mul(scale, v_load(pending->sums + i * VW)), delta);
+    const vec change = ISA(rounded)(v_mul(v_set(pending->scale), v_load(pending->sums + i * VW)), delta);
     const vec result = ISA(rounded)(v_add(first ? ISA(load)(w, type, at) : v_load(kept), change), type);
     if (last) {
         ISA(store)(w, type, at, result);
@@ -81,7 +81,7 @@ TARGET ALWAYS_INLINE void ISA(step)(vec acc[MR][NV], const float *a, const float
 }
 
 /* The sums of one term. They take the place of those that are pending, if there are any: these are added meanwhile.
- * Called with constants for all from `pairs` on. */
+ * All from `pairs` on are constants, but for sum_others and sum_pairs. */
 TARGET ALWAYS_INLINE void ISA(sum)(ISA(Pending) *pending, const float *a, const float *b, ptrdiff_t rank, bool pairs,
                                    bool any, Number delta, Number type, bool first, bool last) {
     vec acc[MR][NV];
@@ -91,16 +91,14 @@ TARGET ALWAYS_INLINE void ISA(sum)(ISA(Pending) *pending, const float *a, const 
         for (int j = 0; j < NV; j++) acc[i][j] = v_zero();
     ptrdiff_t k = 0;
     if (any) {
-        void *const w = pending->w; /* or they were read again in every step, for it might have written there */
+        void *const w = pending->w; /* copies: for all the compiler knows, a store to W may change *pending */
         const ptrdiff_t stride = pending->stride;
-        const vec scale = v_set(pending->scale);
         vec bad = pending->bad;
         for (; k < rank && k < MR * NV; k++, a += NR, b++) {
             ISA(step)(acc, a, b, rank, pairs);
-            ISA(add_vector)(pending, w, stride, k, scale, &bad, delta, type, first, last);
+            ISA(add_vector)(pending, w, stride, k, &bad, delta, type, first, last);
         }
-        for (ptrdiff_t i = k; i < MR * NV; i++)
-            ISA(add_vector)(pending, w, stride, i, scale, &bad, delta, type, first, last);
+        for (ptrdiff_t i = k; i < MR * NV; i++) ISA(add_vector)(pending, w, stride, i, &bad, delta, type, first, last);
         pending->bad = bad;
     }
     UNROLL4 /* 3 to 10 % at rank 32 */
@@ -148,9 +146,8 @@ TARGET static ISA(Sum) *ISA(sum_for)(const ISA(Pending) *pending, const Job *job
 /* Adds all that is pending. */
 TARGET NOINLINE static void ISA(add_pending)(ISA(Pending) *pending, Number w) {
     if (!pending->any) return;
-    const vec scale = v_set(pending->scale);
     for (ptrdiff_t i = 0; i < MR * NV; i++)
-        ISA(add_vector)(pending, pending->w, pending->stride, i, scale, &pending->bad, pending->delta, w, pending->first,
+        ISA(add_vector)(pending, pending->w, pending->stride, i, &pending->bad, pending->delta, w, pending->first,
                         pending->last);
     pending->any = false;
 }
@@ -190,6 +187,6 @@ TARGET NOINLINE static void ISA(tile)(void *w, ptrdiff_t stride, const Job *job,
         memcpy(pending->sums, total, sizeof total);
         pending->scale = 1;
         pending->delta = F32;
-        pending->first = pending->any = true;
+        pending->first = pending->last = pending->any = true;
     }
 }
