@@ -20,7 +20,7 @@ from onebit.kernels.lora.triton_merge import _blocks
 
 mode = Mode[sys.argv[1]]
 block_m, block_n, block_k, warps = _blocks(mode)
-constants = {"W_T": tl.bfloat16, "F_T": tl.bfloat16, "MODE": int(mode), "TENSOR_CORES": True}
+constants = {"W_T": tl.bfloat16, "F_T": tl.bfloat16, "DELTA_T": tl.bfloat16, "MODE": int(mode), "TENSOR_CORES": True}
 constants |= {"BM": block_m, "BN": block_n, "BK": block_k}
 signature = {"tile_table": "*i32", "module_table": "*i64", "term_table": "*i64", "scales": "*fp32"}
 source = ASTSource(merge_tile, signature | dict.fromkeys(constants, "constexpr"), constants)

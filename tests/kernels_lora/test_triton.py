@@ -58,16 +58,43 @@ def test_other_modes_are_as_near_as_they_promise(mode: Mode) -> None:
     assert (wrong / whole) ** 0.5 < (2.5e-3 if mode is Mode.BF16 else 1e-5)
 
 
-def test_factors_of_two_types_in_one_weight() -> None:
+F, B, H = Number.F32, Number.BF16, Number.F16
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACT, Mode.ACCURATE])
+@pytest.mark.parametrize(
+    "kinds",
+    [[[(F, F), (B, B)]], [[(F, F), (B, B), (F, F)]], [[(F, F), (B, B)], [(B, B), (F, F)]], [[(B, F), (H, B), (B, B)]]],
+    ids=["two types", "a type again", "in another order", "B and A differ"],
+)
+def test_factors_of_several_types(kinds: list[list[tuple[Number, Number]]], mode: Mode) -> None:
+    """The adapters' order is kept, and no weight stands in a launch twice."""
     rng = np.random.default_rng(12)
-    weight = matrix(rng, 20, 30, Number.BF16)
-    some = [*terms(rng, 20, 30, [4], Number.F32), *terms(rng, 20, 30, [5], Number.BF16)]
-    (got,) = _run([(weight, some)], Mode.EXACT)
-    reference.merge(weight, some)
-    assert matrix_of(got).array.tobytes() == weight.array.tobytes()
-    (got,) = _run([(weight, some)], Mode.ACCURATE)
-    reference.merge(weight, some, Mode.ACCURATE)
-    assert np.allclose(got.float().numpy(), weight.as_float32(), rtol=2**-7)  # at most the next bfloat16
+    modules = [
+        (
+            matrix(rng, 20, 30, B),
+            [Term(matrix(rng, 20, 4, b), matrix(rng, 4, 30, a), 0.7) for b, a in of_weight],
+        )
+        for of_weight in kinds
+    ]
+    for got, (weight, some) in zip(_run(modules, mode), modules, strict=True):
+        reference.merge(weight, some, mode)
+        if mode is Mode.EXACT:
+            assert matrix_of(got).array.tobytes() == weight.array.tobytes()
+        else:
+            assert np.allclose(got.float().numpy(), weight.as_float32(), rtol=2**-7)  # at most the next bfloat16
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001])
+@pytest.mark.filterwarnings("ignore:invalid value")  # numpy's, of the interpreter
+def test_a_nan_stays_one(mode: Mode, bits: int) -> None:
+    """Rounding to bfloat16 by hand must not carry it into a number: NVIDIA's units make NaNs of 0x7fffffff."""
+    a = np.ones((1, 8), np.float32)
+    a.view(np.uint32)[0, 3] = bits
+    weight = Matrix(np.zeros((4, 8), np.uint16), B)
+    (got,) = _run([(weight, [Term(Matrix(np.ones((4, 1), np.float32), F), Matrix(a, F), 1.0)])], mode)
+    assert torch.equal(got.isnan(), torch.arange(8).eq(3).expand(4, 8))
 
 
 def test_what_does_not_fit_is_refused() -> None:

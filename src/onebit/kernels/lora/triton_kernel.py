@@ -23,10 +23,14 @@ def _factors(
 
 @triton.jit
 def _rounded(x, T: tl.constexpr):
-    """The float32 nearest to x that T can hold. By hand for bfloat16: the interpreter's conversion truncates."""
+    """The float32 nearest to x that T can hold. By hand for bfloat16: the interpreter's conversion truncates.
+
+    A NaN of 0x7fffffff, as NVIDIA's units make them, would be carried over into -0.
+    """
     if tl.bfloat16 == T:
         bits = x.to(tl.uint32, bitcast=True)
-        x = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
+        nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
+        x = tl.where(x != x, float("nan"), nearest)
     return x.to(T).to(tl.float32)
 
 
@@ -38,6 +42,7 @@ def merge_tile(
     scales,  # terms, float32
     W_T: tl.constexpr,  # type of the weights
     F_T: tl.constexpr,  # type of the factors
+    DELTA_T: tl.constexpr,  # what scale * b @ a is rounded to, if exact
     MODE: tl.constexpr,
     TENSOR_CORES: tl.constexpr,
     BM: tl.constexpr,
@@ -72,7 +77,7 @@ def merge_tile(
                 b = tl.load(b_ptr + i.to(tl.int64) * rank + k, i < rows, 0.0).to(tl.float32)
                 a = tl.load(a_ptr + tl.cast(k, tl.int64) * cols + j, j < cols, 0.0).to(tl.float32)
                 acc = tl.fma(tl.broadcast_to(b[:, None], (BM, BN)), tl.broadcast_to(a[None, :], (BM, BN)), acc)
-            w = _rounded(w + _rounded(scale * acc, F_T), W_T)
+            w = _rounded(w + _rounded(scale * acc, DELTA_T), W_T)
         elif MODE == 1:
             acc = tl.zeros((BM, BN), tl.float32)
             for k in range(0, rank, BK):

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -42,18 +44,23 @@ class DeviceTerm:
     scale: float
 
 
+Module = tuple[torch.Tensor, Sequence[DeviceTerm]]
+
+
 class Launch:
     """A merge of many modules, prepared: `run` does it, again and again if wanted (each run adds once more)."""
 
-    def __init__(self, modules: Sequence[tuple[torch.Tensor, Sequence[DeviceTerm]]], mode: Mode) -> None:
-        """`modules`: weights (out × in, contiguous, changed in place) of one type on one device, with their terms.
+    def __init__(self, modules: Sequence[Module], mode: Mode, delta: torch.dtype | None = None) -> None:
+        """`modules`: weights (out × in, contiguous, changed in place) of one type on one device, each once, with terms.
 
-        Raises ValueError for shapes that do not fit, mixed types or devices, and memory with gaps.
+        `delta`: what scale · b @ a is rounded to in EXACT, the factors' type if not given. Raises ValueError for shapes
+        that do not fit, mixed types or devices, and memory with gaps.
         """
         self._keep = list(modules)  # the tables hold bare addresses: the tensors must live as long as they
         weights = [weight for weight, _ in modules]
         factors = [f for _, terms in modules for term in terms for f in (term.b, term.a)]
-        self._types = _one_type("weights", weights), _one_type("factors", factors)
+        weight_type, factor_type = _one_type("weights", weights), _one_type("factors", factors)
+        self._types = weight_type, factor_type, factor_type if delta is None else _TYPES[delta]
         for weight, terms in modules:
             _check(weight, terms)
         self._mode = mode
@@ -74,18 +81,21 @@ class Launch:
         """Update every weight."""
         block_m, block_n, block_k, warps = self._blocks
         tiles = self._tables[0].shape[0]
-        merge_tile[(tiles,)](
-            *self._tables,
-            W_T=self._types[0],
-            F_T=self._types[1],
-            MODE=int(self._mode),
-            TENSOR_CORES=not INTERPRETED,
-            BM=block_m,
-            BN=block_n,
-            BK=block_k,
-            num_warps=warps,
-            enable_fp_fusion=self._mode is not Mode.EXACT,  # w + scale * acc rounds twice
-        )
+        # Triton launches on the current device; on a CPU this does nothing
+        with torch.cuda.device_of(self._tables[0]):  # type: ignore[no-untyped-call]
+            merge_tile[(tiles,)](
+                *self._tables,
+                W_T=self._types[0],
+                F_T=self._types[1],
+                DELTA_T=self._types[2],
+                MODE=int(self._mode),
+                TENSOR_CORES=not INTERPRETED,
+                BM=block_m,
+                BN=block_n,
+                BK=block_k,
+                num_warps=warps,
+                enable_fp_fusion=self._mode is not Mode.EXACT,  # w + scale * acc rounds twice
+            )
 
     def _tiles(self, weights: Sequence[torch.Tensor]) -> list[tuple[int, int, int]]:
         block_m, block_n, *_ = self._blocks
@@ -97,19 +107,24 @@ class Launch:
         ]
 
 
-def merge(modules: Sequence[tuple[torch.Tensor, Sequence[DeviceTerm]]], mode: Mode = Mode.EXACT) -> None:
-    """Merge into all modules in one launch for each pair of types (of weights and factors) there is."""
-    groups: dict[tuple[torch.dtype, torch.dtype], list[tuple[torch.Tensor, Sequence[DeviceTerm]]]] = {}
-    for weight, terms in modules:
-        if mode is not Mode.EXACT and len({term.b.dtype for term in terms}) > 1:
-            # only exact rounds to the factors' type; the others need all in one launch, and float32 holds them all
-            terms = [DeviceTerm(term.b.float(), term.a.float(), term.scale) for term in terms]
-        for kind in dict.fromkeys(term.b.dtype for term in terms):
-            groups.setdefault((weight.dtype, kind), [])
-        for run in _runs(terms):
-            groups[weight.dtype, run[0].b.dtype].append((weight, run))
-    for group in groups.values():
-        Launch(group, mode).run()
+def merge(modules: Sequence[Module], mode: Mode = Mode.EXACT) -> None:
+    """Merge into all modules, each a weight of its own: in one launch where all types are the same.
+
+    Otherwise in one for each device and combination of types; and where a weight's adapters change their type n times
+    on the way, n more: its launches follow each other in the adapters' order. Raises ValueError as `Launch`, before
+    anything is changed.
+    """
+    runs = [(weight, list(_runs(terms, mode))) for weight, terms in modules]
+    launches = []
+    for place in range(max((len(some) for _, some in runs), default=0)):
+        groups: defaultdict[tuple[Any, ...], list[Module]] = defaultdict(list)
+        for weight, some in runs:
+            if place < len(some):
+                kind, terms = some[place]
+                groups[weight.device, weight.dtype, terms[0].b.dtype, kind].append((weight, terms))
+        launches += [Launch(group, mode, kind) for (*_, kind), group in groups.items()]
+    for launch in launches:
+        launch.run()
 
 
 def terms_on(device: torch.device, terms: Sequence[Term]) -> list[DeviceTerm]:
@@ -122,14 +137,17 @@ def _tensor(matrix: Matrix) -> torch.Tensor:
     return tensor.view(torch.bfloat16) if matrix.number is Number.BF16 else tensor
 
 
-def _runs(terms: Sequence[DeviceTerm]) -> list[list[DeviceTerm]]:
-    runs: list[list[DeviceTerm]] = []
-    for term in terms:
-        if runs and runs[-1][0].b.dtype == term.b.dtype:
-            runs[-1].append(term)
-        else:
-            runs.append([term])
-    return runs
+def _runs(terms: Sequence[DeviceTerm], mode: Mode) -> Iterator[tuple[torch.dtype, list[DeviceTerm]]]:
+    """Terms that can go in one launch, and what their deltas are rounded to. float32 holds all types."""
+    if mode is not Mode.EXACT and len({f.dtype for term in terms for f in (term.b, term.a)}) > 1:
+        yield torch.float32, [_widened(term) for term in terms]  # only exact rounds, and only exact may part them
+        return
+    for (delta, _), run in groupby(terms, lambda term: (term.b.dtype, term.a.dtype)):
+        yield delta, [term if term.a.dtype == delta else _widened(term) for term in run]
+
+
+def _widened(term: DeviceTerm) -> DeviceTerm:
+    return DeviceTerm(term.b.float(), term.a.float(), term.scale)
 
 
 def _blocks(mode: Mode) -> tuple[int, int, int, int]:
@@ -159,7 +177,7 @@ def _check(weight: torch.Tensor, terms: Sequence[DeviceTerm]) -> None:
         raise ValueError("weights and factors must be contiguous")
 
 
-def _module_rows(modules: Sequence[tuple[torch.Tensor, Sequence[DeviceTerm]]]) -> list[list[int]]:
+def _module_rows(modules: Sequence[Module]) -> list[list[int]]:
     rows, first = [], 0
     for weight, terms in modules:
         rows.append([weight.data_ptr(), *weight.shape, first, first + len(terms)])
