@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +48,12 @@ def test_texts_to_a_table(word: list[str]) -> None:
     assert cosines[0] == 1 > cosines[1] > cosines[2]
 
 
+def test_a_text_that_begins_with_a_dash() -> None:
+    done = subprocess.run([sys.executable, "-m", "onebit", "embed", "text", "--", "-x", "--json"], capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == [b"-x", b"--json"]
+
+
 def test_texts_for_programs() -> None:
     (line,) = _run("--json", "a cat").splitlines()
     vector = default_embedder().encode(["a cat"])[0]
@@ -65,6 +74,31 @@ def test_an_index_is_searched(index: Path) -> None:
 def test_a_search_for_programs_with_a_filter(index: Path) -> None:
     (line,) = _run("search", str(index), "a kitten", "--containing", "revenue", "--json").splitlines()
     assert (json.loads(line)["row"], json.loads(line)["text"]) == (1, NOTES[1])
+
+
+def test_what_is_typed_is_bytes(tmp_path: Path) -> None:
+    """Python hides bytes that are not UTF-8 in halves of characters, which no file and no JSON may hold."""
+    path = tmp_path / "notes"
+    path.write_bytes(b"caf\xff\ncaf\xc3\xa9\n")
+    _run("index", str(path), "-o", str(tmp_path / "index"))
+    typed = os.fsdecode(b"caf\xff")
+    (line,) = _run("search", str(tmp_path / "index"), typed, "--containing", typed, "--json").splitlines()
+    assert json.loads(line)["row"] == 0
+    (line,) = _run("text", "--json", typed).splitlines()
+    assert json.loads(line) == {"text": "caf\ufffd", "embedding": default_embedder().encode([b"caf\xff"])[0].tolist()}
+
+
+@pytest.mark.parametrize("spelling", ["n.index", "sub/../n.index", "symbolic", "hard"])
+def test_an_index_is_not_made_of_itself(index: Path, spelling: str) -> None:
+    source = index.rename(index.with_name("n.index"))
+    (source.parent / "sub").mkdir()
+    (source.parent / "symbolic").symlink_to(source)
+    (source.parent / "hard").hardlink_to(source)
+    before, names = source.read_bytes(), sorted(source.parent.iterdir())
+    with pytest.raises(EmbedError, match="is the file to read"):
+        _run("index", str(source), "-o", str(source.parent / spelling))
+    assert source.read_bytes() == before
+    assert sorted(source.parent.iterdir()) == names
 
 
 def test_texts_from_files_do_not_steer_the_terminal(index: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,6 +42,14 @@ def int8_tensors() -> dict[str, Any]:
     return {"embedding": np.ones((tokens, DIMS), np.int8), "scale": np.ones(tokens, np.float32)}
 
 
+def retype(path: Path, old: str, new: str) -> None:
+    """Give tensors of a safetensors file another type of the same size."""
+    whole = path.read_bytes()
+    end = 8 + int.from_bytes(whole[:8], "little")
+    header = whole[8:end].replace(f'"{old}"'.encode(), f'"{new}"'.encode())
+    path.write_bytes(len(header).to_bytes(8, "little") + header + whole[end:])
+
+
 class TestTable:
     def test_what_was_saved_is_loaded(self, tmp_path: Path) -> None:
         folder = write_folder(tmp_path / "a", int8_tensors())
@@ -54,6 +63,16 @@ class TestTable:
         (tmp_path / "mine").mkdir()
         with pytest.raises(EmbedError, match="exists already"):
             save_table(table, default_folder() / "tokenizer.json", tmp_path / "mine")
+
+    @pytest.mark.parametrize("name", ["x" * 300, "file/table"])
+    def test_folders_that_cannot_be(self, tmp_path: Path, table: Table, name: str) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(EmbedError, match=r"holds no model\.safetensors"):
+            load_table(tmp_path / name)
+        with pytest.raises(EmbedError, match=r"holds no model\.safetensors"):
+            convert(tmp_path / name, tmp_path / "made")
+        with pytest.raises(EmbedError, match="cannot be written"):
+            save_table(table, default_folder() / "tokenizer.json", tmp_path / name)
 
     def test_a_failed_save_leaves_nothing(self, tmp_path: Path, table: Table) -> None:
         with pytest.raises(EmbedError, match="cannot be written"):
@@ -175,6 +194,33 @@ class TestConvert:
         write_folder(source / "0_StaticEmbedding", {"embedding.weight": some_values().astype(kind)})
         self.check(source, some_values())
 
+    def test_bfloat16(self, tmp_path: Path) -> None:
+        """numpy has no such type, so neither the library's reader nor its writer for numpy knows it."""
+        bits = (some_values().view(np.uint32) >> 16).astype(np.uint16)
+        source = write_folder(tmp_path / "model", {"first": np.zeros(3, np.int8), "embedding.weight": bits})
+        retype(source / "model.safetensors", "U16", "BF16")
+        self.check(source, (bits.astype(np.uint32) << 16).view(np.float32))
+
+    @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E8M0", "U8"])
+    def test_other_types_are_named(self, tmp_path: Path, kind: str) -> None:
+        source = write_folder(tmp_path / "model", {"embeddings": np.ones((9, DIMS), np.uint8)})
+        retype(source / "model.safetensors", "U8", kind)
+        with pytest.raises(EmbedError, match=f"of the type ({kind}|uint8)") as caught:
+            convert(source, tmp_path / "made")
+        assert "F32, F16, BF16" in str(caught.value.hint)
+
+    def test_a_folder_whose_name_is_not_utf8(self, tmp_path: Path) -> None:
+        source = write_folder(tmp_path / os.fsdecode(b"caf\xff"), {"embeddings": some_values()})
+        convert(source, tmp_path / "made")
+        assert load_table(tmp_path / "made").metadata["source"] == "caf?"
+
+    @pytest.mark.filterwarnings("error")
+    def test_what_float32_cannot_hold_is_refused_without_a_warning(self, tmp_path: Path) -> None:
+        huge = np.full(len(some_values()), 1e300)
+        source = write_folder(tmp_path / "model", {"embeddings": some_values(), "weights": huge})
+        with pytest.raises(EmbedError, match="not a finite number"):
+            convert(source, tmp_path / "made")
+
     def test_model2vec(self, tmp_path: Path) -> None:
         expected = some_values()
         expected[0] = 0  # it passes over unknown words
@@ -202,6 +248,7 @@ class TestConvert:
             ({"embeddings": some_values()[:5]}, "the tokeniser gives ids up to"),
             ({"embeddings": some_values() * np.float32(np.inf)}, "not a finite number"),
             ({"embeddings": some_values(), "weights": np.ones(3)}, "`weights` has the shape"),
+            ({"embeddings": some_values(), "weights": np.ones(len(some_values()), np.complex64)}, "the type complex64"),
             ({"embeddings": some_values(), "mapping": np.full(len(some_values()), 10**6)}, "leads outside"),
             ({"embeddings": some_values()[0]}, "the table has the shape"),
         ],

@@ -65,6 +65,12 @@ def test_containing_in_any_block(tmp_path: Path, embedder: Embedder, monkeypatch
             assert index.containing(part).tolist() == [part in text for text in texts]
 
 
+def test_containing_bytes_and_half_characters(tmp_path: Path, embedder: Embedder) -> None:
+    index = Index(write_index(tmp_path / "index", embedder, TEXTS))
+    assert index.containing(b"\xff").tolist() == [False, False, False, True]
+    assert index.containing("\udcff").tolist() == [False] * 4
+
+
 class TestDamage:
     @pytest.fixture
     def whole(self, tmp_path: Path, embedder: Embedder) -> bytes:
@@ -136,6 +142,10 @@ class TestWriting:
     def test_a_folder_that_is_not_there(self, tmp_path: Path, embedder: Embedder) -> None:
         with pytest.raises(EmbedError, match="cannot be written: No such file"):
             write_index(tmp_path / "no" / "index", embedder, TEXTS)
+
+    def test_a_name_that_is_too_long(self, tmp_path: Path, embedder: Embedder) -> None:
+        with pytest.raises(EmbedError, match="cannot be written: File name too long"):
+            write_index(tmp_path / ("x" * 300), embedder, TEXTS)
 
     @pytest.fixture
     def small_disk(self) -> Iterator[None]:

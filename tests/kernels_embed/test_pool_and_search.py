@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from onebit.errors import EmbedError
-from onebit.kernels.embed import Embedder, Table, Vectors, twin
+from onebit.kernels.embed import Embedder, Nearest, Table, Vectors, twin
 from onebit.kernels.embed.kernel import Kernel
 from onebit.kernels.embed.vectors import quantize, unit, unit_scales
 
@@ -85,9 +85,20 @@ class TestEmbedder:
             ours.encode(["a", "b"], out=out)
 
     def test_one_text_is_no_list_of_texts(self, ours: Embedder) -> None:
-        if "twin" not in repr(ours._tokenizer):
-            with pytest.raises(TypeError, match="not one text"):
-                ours.encode("abc")
+        for threads in (1, 3):
+            with pytest.raises(TypeError, match="texts must be a sequence of texts, not one text"):
+                ours.encode("abc", threads=threads)
+
+
+class TestNearest:
+    def test_among_none(self, ours: Embedder) -> None:
+        for k in (1, 3):
+            assert Nearest(ours, []).find("x", k) == []
+
+    @pytest.mark.parametrize(("k", "rows"), [(-1, []), (0, []), (1, [1]), (2, [1, 0]), (9, [1, 0])])
+    def test_as_many_as_asked_for(self, ours: Embedder, k: int, rows: list[int]) -> None:
+        found = Nearest(ours, ["quarterly taxes", "a cat"]).find("a kitten", k)
+        assert [hit.row for hit in found] == rows
 
 
 class TestSearch:
@@ -140,6 +151,13 @@ class TestVectors:
         allow = np.arange(2000) % 3 > 0
         one = vectors.search(values[0], 50, allow=allow, kernel=kernel)
         assert vectors.search(values[0], 50, allow=allow, threads=3, kernel=kernel) == one
+
+    @pytest.mark.parametrize("threads", [-1, 0, 1, 9])
+    @pytest.mark.parametrize("count", [0, 1, 3])
+    def test_any_number_of_threads_will_do(self, threads: int, count: int) -> None:
+        vectors = Vectors.from_floats(np.eye(count, 8, dtype=np.float32))
+        hits = vectors.search(np.ones(8, np.float32), threads=threads)
+        assert [hit.row for hit in hits] == list(range(count))
 
     def test_zeros_are_near_to_nothing(self, kernel: Kernel) -> None:
         vectors = Vectors.from_floats(np.zeros((2, 8), np.float32))

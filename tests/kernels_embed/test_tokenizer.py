@@ -14,6 +14,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onebit.errors import EmbedError
 from onebit.kernels.embed import Table, twin
 from onebit.kernels.embed.kernel import Kernel, Tokenizer, best_kernel, make_tokenizer
 from onebit.kernels.embed.lexicon import make_lexicon
@@ -117,6 +118,11 @@ class TestTokenizer:
     def test_no_texts(self, ours: Tokenizer) -> None:
         assert ids_of(ours, []) == []
 
+    @pytest.mark.parametrize("text", ["abc", b"abc", ""])
+    def test_one_text_is_no_list_of_texts(self, ours: Tokenizer, text: Any) -> None:
+        with pytest.raises(TypeError, match="texts must be a sequence of texts, not one text"):
+            ours.tokenize(text)
+
     @pytest.mark.parametrize("texts", [[1], [None], ["a", object()]])
     def test_other_things_than_texts_are_refused(self, ours: Tokenizer, texts: Any) -> None:
         with pytest.raises(TypeError, match="a text must be str or bytes"):
@@ -154,6 +160,53 @@ def small_tokenizer(switches: dict[str, Any]) -> dict[str, Any]:
         "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": vocab}
         | {"max_input_chars_per_word": 20},
     }
+
+
+class TestAddedTokens:
+    """The ids that a file has for added tokens are not those that `tokenizers` takes, where the two contradict."""
+
+    def content(self, added: Sequence[tuple[str, int]]) -> dict[str, Any]:
+        switches = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+        content = small_tokenizer(switches)
+        content["model"]["vocab"] = {"[UNK]": 0, "a": 1, "b": 2, "##b": 3, "c": 4}
+        (flags,) = content["added_tokens"]
+        content["added_tokens"] = [flags | {"content": token, "id": number} for token, number in added]
+        return content
+
+    @pytest.mark.parametrize(
+        "added",
+        [
+            pytest.param([("b", 5)], id="in the vocabulary with another id"),
+            pytest.param([("<x>", 1)], id="the id of a token of the vocabulary"),
+            pytest.param([("<x>", 5), ("<y>", 5)], id="one id for two"),
+            pytest.param([("<x>", 6)], id="a gap"),
+            pytest.param([("<x>", 6), ("<y>", 5)], id="out of order"),
+            pytest.param([("<x>", 5), ("<x>", 6)], id="twice, with two ids"),
+        ],
+    )
+    def test_ids_that_contradict_the_vocabulary_are_refused(self, added: Sequence[tuple[str, int]]) -> None:
+        with pytest.raises(EmbedError, match=r"added token .* has the id .* takes"):
+            parse_tokenizer(self.content(added))
+
+    @pytest.mark.parametrize(
+        "added", [[("<x>", 5), ("<y>", 6)], [("b", 2), ("<x>", 5)], [("<x>", 5), ("c", 4), ("<x>", 5), ("<y>", 6)]]
+    )
+    def test_others_are_read(self, added: Sequence[tuple[str, int]]) -> None:
+        assert parse_tokenizer(self.content(added)).added == dict(added)
+
+    @given(
+        added=st.lists(
+            st.tuples(st.sampled_from(["<x>", "<x", "a<", "b", "##b", "[UNK]"]), st.integers(0, 9)), max_size=4
+        )
+    )
+    def test_what_is_read_is_read_as_tokenizers_does(self, added: list[tuple[str, int]]) -> None:
+        content = self.content(added)
+        try:
+            ours = make_tokenizer(best_kernel(), make_lexicon(parse_tokenizer(content)))
+        except EmbedError:
+            return
+        theirs = tokenizers.Tokenizer.from_str(json.dumps(content))
+        assert_equal(ours, theirs, ["a<x> b<x [UNK]", "abb ##b c <x>"])
 
 
 def test_100_000_texts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,6 +68,7 @@ def text(
 
       onebit embed --json "a cat sat on the mat" > vector.json
     """
+    texts = [_typed(one).decode("utf-8", "replace") for one in texts]
     embedder = _embedder(table)
     vectors = embedder.encode(texts)
     if as_json:
@@ -104,9 +106,13 @@ def index(
 
       onebit embed index adapters.jsonl --field about -o adapters.index
     """
+    from onebit.errors import EmbedError
     from onebit.kernels.embed.index import IndexWriter
     from onebit.kernels.embed.lines import read_lines
 
+    with suppress(OSError):  # either is not there: then they are not the same
+        if out.samefile(file):
+            raise EmbedError(f"{out} is the file to read, and would be overwritten", hint="name another one with -o")
     embedder = _embedder(table)
     rows = 0
     with progress() as report, IndexWriter(out, embedder.dims, embedder.table.fingerprint()) as writer:
@@ -145,8 +151,8 @@ def search(
         raise EmbedError(
             f"{index_file} was made with another table", hint="name it with --table, or make the index again"
         )
-    allow = None if containing is None else found.containing(containing)
-    hits = found.vectors.search(embedder.encode([query])[0], count, allow=allow, threads=threads)
+    allow = None if containing is None else found.containing(_typed(containing))
+    hits = found.vectors.search(embedder.encode([_typed(query)])[0], count, allow=allow, threads=threads)
     if as_json:
         for hit in hits:
             typer.echo(json.dumps({"score": round(hit.score, 6), "row": hit.row, "text": found.text(hit.row)}))
@@ -211,6 +217,11 @@ def _embedder(table: Path | None) -> Embedder:
     for warning in said:
         console.err().print(_plain(f"note: {warning.message}", style="yellow"))
     return embedder
+
+
+def _typed(text: str) -> bytes:
+    """What stands on the command line, as UTF-8: bytes that Python could not decode (it hid them) as they are."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _decoded(text: str | bytes) -> str:

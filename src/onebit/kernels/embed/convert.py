@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onebit.errors import EmbedError
-from onebit.kernels.embed.table import MAX_DIMS, MODEL, TOKENIZER, Table, read_tensors, save_table
+from onebit.kernels.embed.table import MAX_DIMS, MODEL, TABLE_TYPES, TOKENIZER, Table, is_file, read_tensors, save_table
 from onebit.kernels.embed.tokenizer_file import MAX_TOKENS, TokenizerSpec, read_tokenizer
 from onebit.kernels.embed.vectors import quantize
 
@@ -20,10 +20,10 @@ _NAMES = ("embeddings", "embedding.weight")  # model2vec's, sentence-transformer
 
 def convert(source: Path, target: Path, *, dims: int | None = None) -> Table:
     """Read the table in the folder `source`, write it as int8 to `target`. `dims`: keep only the first columns."""
-    folder = next((source / name for name in _FOLDERS if (source / name / MODEL).is_file()), None)
+    folder = next((source / name for name in _FOLDERS if is_file(source / name / MODEL)), None)
     if folder is None:
         raise EmbedError(f"{source} holds no {MODEL}", hint="a folder saved by model2vec or sentence-transformers?")
-    tokenizer = folder / TOKENIZER if (folder / TOKENIZER).is_file() else source / TOKENIZER
+    tokenizer = folder / TOKENIZER if is_file(folder / TOKENIZER) else source / TOKENIZER
     spec = read_tokenizer(tokenizer)
     tensors, _ = read_tensors(folder / MODEL)
     try:
@@ -38,6 +38,7 @@ def convert(source: Path, target: Path, *, dims: int | None = None) -> Table:
     return table
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what float32 cannot hold becomes infinite, and is refused
 def token_vectors(tensors: Mapping[str, npt.NDArray[Any]], spec: TokenizerSpec) -> npt.NDArray[np.float32]:
     """float32 [tokens, dims]: what each token id adds to a mean.
 
@@ -50,8 +51,10 @@ def token_vectors(tensors: Mapping[str, npt.NDArray[Any]], spec: TokenizerSpec) 
         raise EmbedError(
             f"it holds {found}, none of {' and '.join(_NAMES)}", hint="only static tables can be converted"
         )
-    if values.ndim != 2 or values.dtype.kind not in "fi" or not 0 < values.shape[1] <= MAX_DIMS:
-        raise EmbedError(f"the table has the shape {values.shape} and the type {values.dtype}")
+    if values.dtype.kind not in "fi":
+        raise EmbedError(f"the table is of the type {values.dtype}", hint=f"it may be of {TABLE_TYPES}")
+    if values.ndim != 2 or not 0 < values.shape[1] <= MAX_DIMS:
+        raise EmbedError(f"the table has the shape {values.shape}, not tokens × 1 to {MAX_DIMS:,} dimensions")
     model2vec = _NAMES[0] in tensors
     weights, mapping = tensors.get("weights"), tensors.get("mapping")
     values = values.astype(np.float32)
@@ -60,6 +63,8 @@ def token_vectors(tensors: Mapping[str, npt.NDArray[Any]], spec: TokenizerSpec) 
             raise EmbedError("`mapping` leads outside of the table")
         values = values[mapping]
     if weights is not None:
+        if weights.dtype.kind not in "fi":
+            raise EmbedError(f"`weights` is of the type {weights.dtype}", hint=f"it may be of {TABLE_TYPES}")
         if weights.shape != (len(values),):
             raise EmbedError(f"`weights` has the shape {weights.shape}, there are {len(values):,} tokens")
         values *= weights.astype(np.float32)[:, None]

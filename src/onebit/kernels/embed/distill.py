@@ -23,7 +23,7 @@ import numpy.typing as npt
 from onebit.errors import EmbedError, MissingTools
 from onebit.kernels.embed.kernel import best_kernel, make_tokenizer
 from onebit.kernels.embed.lexicon import make_lexicon
-from onebit.kernels.embed.table import TOKENIZER, Table, save_table
+from onebit.kernels.embed.table import TOKENIZER, Table, check_new, save_table
 from onebit.kernels.embed.tokenizer_file import PREFIX, TokenizerSpec, read_tokenizer
 from onebit.kernels.embed.vectors import quantize, unit
 
@@ -52,8 +52,7 @@ def distill(teacher: Path, texts: Sequence[str], target: Path, recipe: Recipe, r
 
     Nothing is fetched. The teacher's tokeniser, which must be WordPiece, becomes the table's.
     """
-    if target.exists():
-        raise EmbedError(f"{target} exists already", hint="remove it, or name another one")
+    check_new(target)
     if len(texts) < recipe.dims:
         raise EmbedError(f"{len(texts):,} texts are too few for {recipe.dims} dimensions", hint="give at least 10,000")
     spec = read_tokenizer(teacher / TOKENIZER)

@@ -100,8 +100,8 @@ class Nearest:
         """The k nearest by cosine, best first, equal ones in the order given. None for a text without tokens."""
         query = self._embedder.encode([text])[0]
         length = math.sqrt(query @ query)
-        if not length:
+        if not length or not len(self._units):
             return []
         scores = self._units @ query
-        best = [scores.argmax()] if k == 1 else np.argsort(-scores, kind="stable")[:k]
+        best = [scores.argmax()] if k == 1 else np.argsort(-scores, kind="stable")[: max(k, 0)]
         return [Hit(int(i), float(scores[i]) / length) for i in best]

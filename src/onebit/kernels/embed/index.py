@@ -80,9 +80,11 @@ class IndexWriter:
         self._texts: Any = None
 
     def __enter__(self) -> Self:
-        if self._path.exists() and not _is_index(self._path):
-            raise EmbedError(f"{self._path} exists and is no index: it is not overwritten", hint="name another file")
         try:
+            if self._path.exists() and not _is_index(self._path):
+                raise EmbedError(
+                    f"{self._path} exists and is no index: it is not overwritten", hint="name another file"
+                )
             # beside the target, so that the last step is a rename; both are closed in __exit__
             self._file = tempfile.NamedTemporaryFile(prefix=f".{self._path.name}.", dir=self._path.parent, delete=False)
             self._texts = tempfile.TemporaryFile(dir=self._path.parent)
@@ -182,10 +184,10 @@ class Index:
         start = int(self._ends[row - 1]) if row else 0
         return self._map[self._texts_at + start : self._texts_at + int(self._ends[row])].decode("utf-8", "replace")
 
-    def containing(self, part: str) -> npt.NDArray[np.bool_]:
-        """bool [rows]: whose text contains `part`, letter for letter. For `Vectors.search(allow=…)`."""
+    def containing(self, part: str | bytes) -> npt.NDArray[np.bool_]:
+        """bool [rows]: whose text contains `part`, letter for letter, byte for byte. For `Vectors.search(allow=…)`."""
         allow = np.zeros(len(self), np.bool_)
-        wanted = part.encode()
+        wanted = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
         if not wanted or not len(self):
             return ~allow
         texts = np.frombuffer(self._map, np.uint8, int(self._ends[-1]), self._texts_at)

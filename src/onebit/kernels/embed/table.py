@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from onebit.kernels.embed.tokenizer_file import MAX_TOKENS, TokenizerSpec, read_
 
 MODEL, TOKENIZER = "model.safetensors", "tokenizer.json"
 MAX_DIMS = 16384  # as in simd.h
+TABLE_TYPES = "F32, F16, BF16, F64 and I8 to I64"  # what can be converted, as safetensors names it
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def default_folder() -> Path:
 def load_table(folder: Path) -> Table:
     """Read and check a table; `EmbedError` says what is wrong with it."""
     path = folder / MODEL
-    if not path.is_file():
+    if not is_file(path):
         raise EmbedError(f"{folder} holds no {MODEL}", hint="a table is a folder that `onebit embed convert` made")
     tensors, metadata = read_tensors(path)
     rows, scales = tensors.get("embedding"), tensors.get("scale")
@@ -75,23 +77,62 @@ def load_table(folder: Path) -> Table:
     return Table(rows, scales, spec, metadata)
 
 
+def is_file(path: Path) -> bool:
+    """`Path.is_file` raises for a name that is too long, or in a folder that must not be read."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def read_tensors(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
-    """All tensors of a safetensors file, and its metadata."""
+    """All tensors of a safetensors file, those of bfloat16 as float32, and its metadata."""
     try:
         with safe_open(path, "np") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            return {name: _tensor(file, path, name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except OSError as exc:
         raise EmbedError(f"{path} cannot be read: {exc}") from exc
-    except (SafetensorError, TypeError, ValueError) as exc:  # TypeError: a type that numpy has not, as bfloat16
+    except (SafetensorError, ValueError) as exc:
+        raise EmbedError(f"{path} is no safetensors file: {exc}", hint="it may be truncated; fetch it again") from exc
+
+
+def _tensor(file: Any, path: Path, name: str) -> npt.NDArray[Any]:
+    kind = str(file.get_slice(name).get_dtype())
+    if kind == "BF16":
+        return _bfloat16(path, name)
+    try:
+        tensor: npt.NDArray[Any] = file.get_tensor(name)
+    except (AttributeError, TypeError, SafetensorError) as exc:  # how the library says that numpy has no such type
         raise EmbedError(
-            f"{path} is no safetensors file that numpy can read: {exc}", hint="it may be truncated; fetch it again"
+            f"{path}: {name} is of the type {kind}, which cannot be read", hint=f"a table may be of {TABLE_TYPES}"
         ) from exc
+    return tensor
+
+
+def _bfloat16(path: Path, name: str) -> npt.NDArray[np.float32]:
+    """The library gives none to numpy, which has no such type; but it has checked the header that is read here."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entry = json.loads(file.read(length))[name]
+        begin, end = entry["data_offsets"]
+        bits = np.fromfile(file, "<u2", (end - begin) // 2, offset=begin)  # from here on
+    return (bits.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
+
+
+def check_new(folder: Path) -> None:
+    """`EmbedError` where there is something already, or nothing can be."""
+    try:
+        folder.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as exc:
+        raise EmbedError(f"{folder} cannot be written: {exc.strerror}") from exc
+    raise EmbedError(f"{folder} exists already", hint="remove it, or name another one")
 
 
 def save_table(table: Table, tokenizer: Path, folder: Path) -> None:
     """Write a table with a copy of `tokenizer`. The folder appears as a whole or not at all, and must not exist."""
-    if folder.exists():
-        raise EmbedError(f"{folder} exists already", hint="remove it, or name another one")
+    check_new(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -101,6 +142,8 @@ def save_table(table: Table, tokenizer: Path, folder: Path) -> None:
                 "scale": np.ascontiguousarray(table.scales),
             }
             metadata = {"format": "int8 rows, float32 scale per row"} | table.metadata
+            # the name of a folder, which need not be UTF-8, may be among it
+            metadata = {key: text.encode("utf-8", "replace").decode() for key, text in metadata.items()}
             save_file(tensors, partial / MODEL, metadata=metadata)
             shutil.copyfile(tokenizer, partial / TOKENIZER)
             partial.chmod(0o755)

@@ -80,7 +80,7 @@ def parse_tokenizer(content: Any) -> TokenizerSpec:
         raise EmbedError(f"max_input_chars_per_word is {longest!r}, not a number from 1 to {LONGEST_WORD}")
     return TokenizerSpec(
         vocab=vocab,
-        added=_added(content.get("added_tokens") or []),
+        added=_added(content.get("added_tokens") or [], vocab),
         unknown=vocab[unknown],
         longest_word=longest,
         normalizer=_normalizer(_object(content, "normalizer")),
@@ -103,8 +103,10 @@ def _vocab(vocab: dict[str, Any]) -> dict[str, int]:
     return dict(vocab)
 
 
-def _added(entries: Any) -> dict[str, int]:
+def _added(entries: Any, vocab: dict[str, int]) -> dict[str, int]:
+    """`tokenizers` goes by the vocabulary, or counts on from it, whatever id the file has for an added token."""
     added: dict[str, int] = {}
+    following = len(vocab)
     if not isinstance(entries, list) or len(entries) > MAX_TOKENS:
         raise EmbedError("added_tokens is not a list")
     for entry in entries:
@@ -115,7 +117,14 @@ def _added(entries: Any) -> dict[str, int]:
             raise EmbedError(f"the added token {token!r} is marked single_word, which is not supported")
         if entry.get("normalized"):
             raise EmbedError(f"the added token {token!r} is marked normalized, which is not supported")
+        theirs = vocab.get(token, added.get(token, following))
+        if number != theirs:
+            raise EmbedError(
+                f"the added token {token!r} has the id {number}, where Hugging Face's `tokenizers` takes {theirs}",
+                hint="the file contradicts itself: correct the id, or fetch the file again",
+            )
         added[token] = number
+        following = max(following, number + 1)
     return added
 
 

@@ -49,6 +49,8 @@ class Tokenizer:
 
     def tokenize(self, texts: Sequence[str | bytes]) -> tuple[Ids, Ends]:
         """The token ids of all texts, one after the other (uint32), and where each text's ids end (uint64 [n])."""
+        if isinstance(texts, str | bytes):  # each of its characters would be a text
+            raise TypeError("texts must be a sequence of texts, not one text")
         ids: list[int] = []
         ends = np.zeros(len(texts), np.uint64)
         for i, text in enumerate(texts):

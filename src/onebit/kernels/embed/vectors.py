@@ -74,6 +74,7 @@ class Vectors:
             raise EmbedError(f"the filter has the shape {allow.shape}, there are {len(self.rows):,} vectors")
         asked, _ = quantize(query[None, :].astype(np.float32))
         kernel = kernel or best_kernel()
+        threads = max(1, min(threads, len(self.rows)))
         bounds = [round(i * len(self.rows) / threads) for i in range(threads + 1)]
 
         def part(start: int, stop: int) -> tuple[npt.NDArray[np.int64], Floats]:
