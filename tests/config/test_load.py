@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -140,8 +142,19 @@ def test_a_byte_order_mark_is_no_setting(tmp_path: Path) -> None:
             f"{n}: &{n} [{','.join(['*' + m] * 8)}]\n" for m, n in zip("abcdefgh", "bcdefghi", strict=True)
         ), "it has over 100,000 settings"),
         ("port: 1\n" + "# " + "x" * (1 << 20), "over 1 MiB"),
+        ("port: 1\nalias: a\0b\n", ":2: not valid YAML: the character U+0000 is not allowed"),
+        ("port: 1\nalias: a\x1b[31mb\n", ":2: not valid YAML: the character U+001B is not allowed"),
+        ("pin: !!bool maybe\n", ":1: not valid YAML: what stands here is no valid bool"),
+        ("port: 1\nalias: 2024-13-01\n", ":2: not valid YAML: what stands here is no valid timestamp; put"),
+        ("port: !!int ''\n", "no valid int"),
+        ("port: " + "9" * 5000, "no valid int"),
+        ("grace: " + "1:" * 250 + "1.5\n", "no valid float"),
+        ("alias: !!timestamp x\n", "no valid timestamp"),
+        ('llama_server: "\\ud83d"\n', "no valid str; write characters as they are, not as \\u"),
+        ('models: {"\\ud83d": {path: demo}}\n', "no valid str"),
     ],
-    ids=["itself", "models-in-itself", "list-as-name", "merged-number", "merged-models", "deep", "laughs", "large"],
+    ids=["itself", "models-in-itself", "list-as-name", "merged-number", "merged-models", "deep", "laughs", "large",
+         "nul", "escape", "bool", "date", "no-digits", "many-digits", "many-sixties", "no-date", "half", "half-name"],
 )  # fmt: skip
 def test_odd_yaml_is_a_message_too(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -157,5 +170,30 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="cannot read config file"):
+    with pytest.raises(ConfigError, match=r"cannot read config file .*model\.gguf: it is not UTF-8: .* at byte 4"):
         load({}, file)
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"cannot read config file {tmp_path}: Is a directory"):
+        load({}, tmp_path)
+
+
+def test_a_pipe_that_does_not_end(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as other:
+        other.submit(pipe.write_bytes, b"#" * (2 << 20))  # its reader leaves before
+        with pytest.raises(ConfigError, match="over 1 MiB"):
+            load({}, pipe)
+
+
+@pytest.mark.parametrize("name", ["lora", "llama_server", "mtp_model", "api_key_file"])
+@pytest.mark.parametrize(
+    ("path", "message"), [("~nobody-is-called-so/x", "home of a user"), ("/x/\udcff", "/x/\\udcff does not exist")]
+)
+def test_paths_that_there_cannot_be(name: str, path: str, message: str) -> None:
+    """On the command line a path may have any bytes, which Python shows as halves of surrogate pairs."""
+    with pytest.raises(ConfigError) as caught:
+        load({name: path})
+    assert message in caught.value.message

@@ -60,6 +60,18 @@ def test_what_a_request_says_and_what_the_engine_is_told(fields: dict[str, Any],
     assert call.need.adapters == tuple((one["id"], one["scale"]) for one in field)
 
 
+@pytest.mark.parametrize("prompt", ["be short", ["be short"], ["hello", "be short"]])
+def test_a_prompt_says_the_same_alone_and_in_a_list(prompt: Any) -> None:
+    call = read_call(
+        ENDPOINTS["/v1/completions"],
+        json.dumps({"model": "chat", "prompt": prompt, "lora": "auto"}).encode(),
+        MODELS,
+        None,
+        MODELS.get,
+    )
+    assert call.lora == "brief"
+
+
 def test_a_list_is_never_empty() -> None:
     """The engine takes an empty one for `as at the start`, and keeps what another set has computed."""
     assert sent(read(model="bare")) == [{"id": 0, "scale": 0.0}]
@@ -129,6 +141,11 @@ def test_endpoints_where_the_engine_heeds_no_adapters() -> None:
         ({"messages": "a"}, "a"),
         ({"prompt": "a"}, "a"),
         ({"prompt": [1, 2]}, ""),
+        ({"prompt": [[1, 2], [3]]}, ""),
+        ({"prompt": []}, ""),
+        ({"prompt": ["a"]}, "a"),
+        ({"prompt": ["a", "b"]}, "b"),
+        ({"prompt": [1, "a", 2]}, "a"),
         ({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]}, "a"),
         ({"input": "x" * 5000 + "end"}, "x" * 4093 + "end"),
         ({}, ""),

@@ -20,8 +20,16 @@ if TYPE_CHECKING:
 def explain(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What a user might say.")],
     config: Annotated[
-        Path, typer.Option("--config", metavar="FILE", envvar="ONEBIT_CONFIG", help="The config file of the server.")
-    ],
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            envvar="ONEBIT_CONFIG",
+            show_envvar=False,
+            # Required by the code below, whose message shows the whole command.
+            help="The config file of the server.  [env var: ONEBIT_CONFIG; required]",
+        ),
+    ] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Only this model of the file.")] = None,
     count: Annotated[int, typer.Option("--count", "-k", min=1, help="How many adapters to show.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
@@ -40,6 +48,11 @@ def explain(
     from onebit.router.adapters import last_user_text
     from onebit.router.suit import THRESHOLD, Suits
 
+    if config is None:
+        raise ConfigError(
+            "explain needs the config file of the server, whose adapters it compares",
+            hint="onebit lora explain PROMPT --config onebit.yaml, or set ONEBIT_CONFIG",
+        )
     text = last_user_text({"prompt": prompt})
     for served in _models(config, model):
         descriptions = _descriptions(served)
@@ -73,10 +86,21 @@ def _models(config: Path, model: str | None) -> list[ServedModel]:
 
 
 def _descriptions(served: ServedModel) -> list[str]:
-    from onebit.engines.choice import about
-    from onebit.models.gguf_file import inspect
+    """What each adapter does, in words. Raises OnebitError for a file that `onebit serve` would refuse."""
+    from functools import cache
 
-    return [about(adapter, inspect(adapter.path)) for adapter in served.adapters]
+    from onebit.engines.choice import about, check_choice
+    from onebit.models.gguf_file import inspect
+    from onebit.models.pull import locate
+
+    header = cache(inspect)
+    with served.placed():
+        model = locate(served.settings.model)
+    for adapter in served.adapters:
+        with served.placed():
+            info = header(model or adapter.path)  # of a model to be fetched yet, the architecture is not known
+        check_choice([adapter], info, header)
+    return [about(adapter, header(adapter.path)) for adapter in served.adapters]
 
 
 def _show(

@@ -59,7 +59,14 @@ def split(value: object) -> object:
 
 
 def _home(value: object) -> object:
-    return Path(value).expanduser() if isinstance(value, str) else value
+    return _path(value) if isinstance(value, str) else value
+
+
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # of pathlib, for `~name`; pydantic knows ValueErrors
+        raise ValueError(f"{text} is in the home of a user that there is not") from None
 
 
 def _is_file(path: Path) -> Path:
@@ -75,16 +82,19 @@ def missing_file(path: Path, pattern: str = "*") -> str:
     except OSError:
         there = []
     near = get_close_matches(path.name, there, cutoff=0.5)
+    message = f"{path} does not exist"
     if near:
-        return f"{path} does not exist; did you mean {near[0]}?"
-    return f"{path} does not exist" + ("" if path.parent.is_dir() else f", there is no folder {path.parent} either")
+        message += f"; did you mean {near[0]}?"
+    elif not path.parent.is_dir():
+        message += f", there is no folder {path.parent} either"
+    return message.encode(errors="backslashreplace").decode()  # a name of any bytes: pydantic takes UTF-8 only
 
 
 def _model_file(text: str) -> str:
     """Names and addresses are looked up later; what can only be a file must be there now."""
     if text.startswith("hf:") or "://" in text or not ("/" in text or text.lower().endswith(".gguf")):
         return text
-    path = Path(text).expanduser()
+    path = _path(text)
     if path.is_dir():
         raise ValueError(f"{path} is a folder, not a model file")
     if not path.exists():
@@ -95,7 +105,7 @@ def _model_file(text: str) -> str:
 def lora_parts(text: str) -> tuple[Path, float]:
     """`FILE` or `FILE:SCALE`, the scale 1 by default."""
     scaled = re.fullmatch(r"(.+):(-?\d+(?:\.\d+)?)", text)
-    return Path(scaled[1] if scaled else text).expanduser(), float(scaled[2]) if scaled else 1.0
+    return _path(scaled[1] if scaled else text), float(scaled[2]) if scaled else 1.0
 
 
 def _lora(text: str) -> str:

@@ -16,41 +16,77 @@ _MAX_DEPTH = 8  # the deepest there is: models.NAME.engines[0].device
 _MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 
 
+class _Loader(yaml.SafeLoader):
+    """Names the line of a value that is not of its tag, where PyYAML lets through what it stumbled over."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of `node`, which is in no message: it may be a key."""
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, str):
+                value.encode()  # half a surrogate pair, "\ud83d", could be neither shown nor sent
+        except (ArithmeticError, AttributeError, LookupError, ValueError):  # `!!bool maybe` is a KeyError
+            kind = node.tag.rpartition(":")[2]
+            fix = "write characters as they are, not as \\u…" if kind == "str" else "put text in quotes"
+            problem = f"what stands here is no valid {kind}; {fix}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+        return value
+
+
 def read(file: Path) -> tuple[dict[str, Any], dict[Loc, int]]:
     """The settings of `file` and the line each stands on. Raises ConfigError with file and line."""
     text = _text(file)
-    loader = yaml.SafeLoader(text)
     try:
-        root = loader.get_single_node()
-        if root is None:
-            return {}, {}
-        if not isinstance(root, yaml.MappingNode):
-            raise ConfigError(f"{file}: a config file holds settings, one a line, like `parallel: 8`")
-        outline = _Outline()
-        outline.walk(root, ())
-        if outline.wrong:
-            raise ConfigError("\n".join(f"{file}:{line}: {message}" for line, message in sorted(outline.wrong)))
-        return loader.construct_document(root), outline.lines
+        loader = _Loader(text)
+        try:
+            return _settings(loader, file)
+        finally:
+            loader.dispose()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(
+            f"{file}:{line}: not valid YAML: the character U+{error.character:04X} is not allowed",
+            hint="a config file is plain text, like docs/onebit.example.yaml",
+        ) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{file}:{line}: not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ConfigError(f"{file}: not valid YAML: it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{file}: not valid YAML: {error}") from None
-    finally:
-        loader.dispose()
+
+
+def _settings(loader: _Loader, file: Path) -> tuple[dict[str, Any], dict[Loc, int]]:
+    root = loader.get_single_node()
+    if root is None:
+        return {}, {}
+    if not isinstance(root, yaml.MappingNode):
+        raise ConfigError(f"{file}: a config file holds settings, one a line, like `parallel: 8`")
+    outline = _Outline()
+    outline.walk(root, ())
+    if outline.wrong:
+        raise ConfigError("\n".join(f"{file}:{line}: {message}" for line, message in sorted(outline.wrong)))
+    return loader.construct_document(root), outline.lines
 
 
 def _text(file: Path) -> str:
     try:
-        if file.stat().st_size > _MAX_BYTES:
+        with file.open("rb") as opened:
+            data = opened.read(_MAX_BYTES + 1)  # it may be a pipe or a device, whose size nobody knows
+        if len(data) > _MAX_BYTES:
             raise ConfigError(f"{file} is over 1 MiB: not a config file")
-        return file.read_text(encoding="utf-8-sig")
+        return data.decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(
             f"config file {file} does not exist", hint="docs/onebit.example.yaml is one to start from"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read config file {file}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"cannot read config file {file}: it is not UTF-8: {error.reason} at byte {error.start}"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"cannot read config file {file}: {error.strerror or error}") from None
 
 
 def _holds_names(loc: Loc) -> bool:

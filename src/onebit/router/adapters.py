@@ -136,8 +136,11 @@ def _some(names: list[str], most: int = 10) -> str:
 
 
 def last_user_text(fields: Mapping[str, Any]) -> str:
-    """The end of what the user said last: in a chat, in OpenAI's responses, or as a bare prompt. Empty: nothing."""
-    said = fields.get("messages", fields.get("input", fields.get("prompt")))
+    """The end of what the user said last: in a chat, in OpenAI's responses, or as bare prompts. Empty: nothing."""
+    prompt = fields.get("prompt")
+    if isinstance(prompt, list):  # several, or tokens, among which texts may stand
+        prompt = next((text for text in reversed(prompt) if isinstance(text, str)), "")
+    said = fields.get("messages", fields.get("input", prompt))
     if isinstance(said, list):
         said = next((m.get("content") for m in reversed(said) if isinstance(m, dict) and m.get("role") == "user"), "")
     if isinstance(said, list):
