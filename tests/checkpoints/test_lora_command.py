@@ -49,6 +49,13 @@ def test_an_error_is_one_message(tmp_path: Path, base: Path) -> None:
     assert _onebit("merge", base, "-a", other, "-o", tmp_path / "o", "--mode", "odd").returncode == 2
 
 
+def test_names_in_messages_are_printable(tmp_path: Path, base: Path) -> None:
+    save_file({"red\x1b[31m.lora_down.weight": torch.ones(2, 3)}, tmp_path / "x.safetensors")
+    done = _onebit("merge", base, "-a", tmp_path / "x.safetensors", "-o", tmp_path / "o.safetensors")
+    assert done.returncode == 1
+    assert "red[31m has no B (up)" in done.stderr
+
+
 def test_show(tmp_path: Path) -> None:
     adapter = write_peft(tmp_path / "pirate", rank=4)
     shown = _onebit("show", adapter).stdout
@@ -80,3 +87,14 @@ def test_diff_of_models(tmp_path: Path, base: Path) -> None:
     assert "0.20 %" in done.stdout  # one of 512 numbers
     assert _onebit("diff", base, base).returncode == 0
     assert "is an adapter and" in _onebit("diff", write_kohya(tmp_path / "k.safetensors"), base).stderr
+
+
+def test_diff_of_tensors_that_are_empty_or_hold_nans(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    tensors = {"empty": torch.zeros(0, 3), "also": torch.zeros(2, 0), "nan": torch.tensor([1.0, torch.nan])}
+    save_file(tensors, a)
+    save_file(tensors, b)
+    assert _onebit("diff", a, b).returncode == 0
+    save_file(tensors | {"nan": torch.tensor([torch.nan, 1.0])}, b)
+    done = _onebit("diff", a, b)
+    assert (done.returncode, "1 of 3 common weights differ" in done.stderr) == (1, True)

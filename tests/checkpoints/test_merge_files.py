@@ -86,7 +86,7 @@ def test_skipping_what_is_missing(tmp_path: Path) -> None:
     }  # fmt: skip
     save_file(model_weights(), base)
     adapter = read_adapter(write_kohya(tmp_path / "style.safetensors", extra=extra))
-    with pytest.raises(AdapterError, match="adapter style: the model has no lora_te_text_model"):
+    with pytest.raises(AdapterError, match=r"adapter style: the model has no lora_te_text_model \(B 6×2 @ A 2×4\)"):
         merge_files(base, [(adapter, 1.0)], tmp_path / "out.safetensors")
     done = merge_files(base, [(adapter, 1.0)], tmp_path / "out.safetensors", allow_missing=True)
     assert done.skipped == {"style": ("lora_te_text_model",)}
@@ -114,6 +114,10 @@ def test_an_output_that_exists(tmp_path: Path, adapter: Adapter) -> None:
     assert out.read_bytes() == b"precious"
     with pytest.raises(ModelFileError, match="is the base itself"):
         merge_files(base, [(adapter, 1.0)], base, overwrite=True)
+    with pytest.raises(ModelFileError, match="is the adapter pirate itself"):
+        merge_files(base, [(adapter, 1.0)], adapter.path, overwrite=True)
+    with pytest.raises(ModelFileError, match="is a folder, and one file is to be written"):
+        merge_files(base, [(adapter, 1.0)], tmp_path, overwrite=True)
     merge_files(base, [(adapter, 1.0)], out, overwrite=True)
     assert _same(out, stock_loop(model_weights(), (factors(4), 2.0)))
 
@@ -145,17 +149,18 @@ def test_a_truncated_base(tmp_path: Path, adapter: Adapter) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for the highest memory")
 def test_memory_is_bounded_by_the_largest_tensor(tmp_path: Path) -> None:
-    """60 tensors of 4 MB: the highest memory may rise by a few of them, not by the 240 MB of all."""
-    one, rank = torch.zeros(1024, 1024), torch.ones(1024, 2)
+    """60 tensors of 4 MB and their factors of 1 MB: the highest memory may rise by a few of them, not by all 300 MB."""
+    one, factor = torch.zeros(1024, 1024), torch.ones(128, 1024)
     save_file({f"m{i}.weight": one + i for i in range(60)}, tmp_path / "base.safetensors")
     factor_tensors: Tensors = {}
     for i in range(60):
-        factor_tensors |= {f"m{i}.lora_down.weight": rank.T.contiguous() + i, f"m{i}.lora_up.weight": rank + i}
+        factor_tensors |= {f"m{i}.lora_down.weight": factor + i, f"m{i}.lora_up.weight": factor.T.contiguous()}
     save_file(factor_tensors, tmp_path / "a.safetensors")
-    adapter = read_adapter(tmp_path / "a.safetensors")
+    del factor_tensors
     Path("/proc/self/clear_refs").write_text("5")  # the mark of the highest memory begins anew
     before = _highest_memory()
-    merge_files(tmp_path / "base.safetensors", [(adapter, 1.0)], tmp_path / "out.safetensors")
+    adapters = [(read_adapter(tmp_path / "a.safetensors", name, keep=False), 1.0) for name in ("one", "two")]
+    merge_files(tmp_path / "base.safetensors", adapters, tmp_path / "out.safetensors")
     assert _highest_memory() - before < 60e6
 
 
@@ -214,19 +219,20 @@ def _read_gguf(path: Path) -> dict[str, np.ndarray]:
     return {t.name: quants.dequantize(t.data, t.tensor_type) for t in GGUFReader(path).tensors}
 
 
-def _wide_adapter(folder: Path) -> Adapter:
+def _wide_adapter(folder: Path, keep: bool = True) -> Adapter:
     write_peft(folder)
     file = folder / "adapter_model.safetensors"
     save_file({n: torch.cat([t] * 4, 1) if "lora_A" in n else t for n, t in load_file(file).items()}, file)
-    return read_adapter(folder)
+    return read_adapter(folder, keep=keep)
 
 
+@pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("kind", MERGED)
 @pytest.mark.parametrize("arch", ["llama", "qwen2"])
-def test_gguf(tmp_path: Path, kind: str, arch: str) -> None:
+def test_gguf(tmp_path: Path, kind: str, arch: str, keep: bool) -> None:
     weights = _wide(model_weights())
     base = _write_gguf(tmp_path / "base.gguf", weights, kind, arch)
-    done = merge_files(base, [(_wide_adapter(tmp_path / "a"), 1.0)], tmp_path / "out.gguf")
+    done = merge_files(base, [(_wide_adapter(tmp_path / "a", keep), 1.0)], tmp_path / "out.gguf")
     assert (done.changed, done.tensors) == (6, 7)
     # what the stock loop gives on the rounded base, converted and rounded again
     rounded = {}
@@ -240,6 +246,15 @@ def test_gguf(tmp_path: Path, kind: str, arch: str) -> None:
     got = _read_gguf(tmp_path / "out.gguf")
     assert all(np.array_equal(got[name], expected[name]) for name in expected)
     assert (tmp_path / "out.gguf").stat().st_size == base.stat().st_size
+
+
+@pytest.mark.parametrize("kind", MERGED)
+def test_more_than_its_type_can_hold(tmp_path: Path, kind: str) -> None:
+    base = _write_gguf(tmp_path / "base.gguf", _wide(model_weights()), kind, "qwen2")
+    strength = 1e39 if kind in ("F32", "BF16") else 1e9
+    with pytest.raises(AdapterError, match="has NaNs or infinities once a:"):
+        merge_files(base, [(_wide_adapter(tmp_path / "a"), strength)], tmp_path / "out.gguf")
+    assert not (tmp_path / "out.gguf").exists()
 
 
 def test_gguf_of_an_architecture_not_known(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from onebit.errors import AdapterError
-from onebit.kernels.lora import fused
-from onebit.kernels.lora.adapter import Adapter
+from onebit.kernels.lora import fused, torch_check
+from onebit.kernels.lora.adapter import Adapter, Factors
 from onebit.kernels.lora.lora_set import LoraSet
+from onebit.kernels.lora.numbers import Matrix, Number
 from onebit.kernels.lora.readers import read_adapter
 from onebit.kernels.lora.torch_check import agrees_with_torch
 from tests.kernels_lora.files import Tensors, factors, model_weights, stock_loop, write_kohya, write_peft
@@ -178,8 +179,28 @@ def test_weights_that_cannot_be_merged_into(pair: tuple[Adapter, Adapter]) -> No
 def test_one_weight_under_two_names(pair: tuple[Adapter, Adapter]) -> None:
     weights = model_weights()
     weights["model.layers.1.self_attn.q_proj.weight"] = weights["model.layers.0.self_attn.q_proj.weight"]
-    with pytest.raises(AdapterError, match=r"are one weight \(tied\)"):
+    with pytest.raises(AdapterError, match=r"share memory \(tied weights\)"):
         _set(weights, *pair)
+
+
+def test_weights_that_overlap() -> None:
+    memory = np.zeros(30 * 8, np.float32)
+    weights = {"x.weight": memory[:160].reshape(20, 8), "y.weight": memory[80:].reshape(20, 8)}
+    b, a = (Matrix(np.ones(shape, np.float32), Number.F32) for shape in ((20, 2), (2, 8)))
+    adapter = Adapter("one", Path(), "peft", {name: Factors(name, b, a, 2.0) for name in ("x", "y")}, {})
+    with pytest.raises(AdapterError, match=r"x\.weight and y\.weight share memory"):
+        LoraSet(weights).add(adapter)
+    apart = {"x.weight": memory[:160].reshape(20, 8), "y.weight": np.zeros((20, 8), np.float32)}
+    LoraSet(apart).add(adapter)
+
+
+def test_tensors_by_name_are_compared_with_torch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(torch_check, "agrees_with_torch", lambda: asked.append(1))
+    LoraSet({"x": np.zeros((2, 2), np.float32)})
+    assert not asked
+    LoraSet({"x": torch.zeros(2, 2)})
+    assert asked
 
 
 def test_names_and_strengths(pair: tuple[Adapter, Adapter]) -> None:
@@ -225,7 +246,10 @@ def test_a_base_with_nans_is_named(pair: tuple[Adapter, Adapter]) -> None:
     )
 
 
-def test_interrupted_in_the_middle(pair: tuple[Adapter, Adapter], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("times", [[3], [3, 4], [3, 5, 6]], ids=["once", "and while it is put back", "twice more"])
+def test_interrupted_in_the_middle(
+    pair: tuple[Adapter, Adapter], monkeypatch: pytest.MonkeyPatch, times: list[int]
+) -> None:
     weights = model_weights()
     lora = _set(weights, *pair)
     lora.apply({"formal": 1.0})
@@ -235,7 +259,7 @@ def test_interrupted_in_the_middle(pair: tuple[Adapter, Adapter], monkeypatch: p
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 3:
+        if calls in times:
             raise KeyboardInterrupt
         return begin(*args, **kwargs)
 

@@ -1,7 +1,9 @@
-"""The same bits as installed peft, where it is installed (the extra `bench`): whole models, saved and loaded again."""
+"""The same bits as installed peft, where it is installed (the extra `bench`; in CI): whole models, saved and loaded."""
 
 from __future__ import annotations
 
+import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import nn
 from onebit.kernels.lora.lora_set import LoraSet
 from onebit.kernels.lora.readers import read_adapter
 
-peft: Any = pytest.importorskip("peft")
+peft: Any = importlib.import_module("peft") if "ONEBIT_TEST_TORCH" in os.environ else pytest.importorskip("peft")
 
 
 def _model(dtype: torch.dtype) -> nn.Module:

@@ -38,8 +38,29 @@ def test_peft(tmp_path: Path) -> None:
     assert (adapter.name, adapter.format, adapter.ranks) == ("pirate", "peft", (4,))
     part = adapter.factors[f"base_model.model.{Q}"]
     b, a = factors(4)[Q]
-    assert np.array_equal(part.b.array, b.numpy()) and np.array_equal(part.a.array, a.numpy())
+    assert np.array_equal(part.b.load().array, b.numpy()) and np.array_equal(part.a.load().array, a.numpy())
     assert part.scale(0.5) == 0.5 * 8 / 4
+
+
+@pytest.mark.parametrize("widened", [False, True])
+def test_not_kept_it_is_read_when_wanted(tmp_path: Path, widened: bool) -> None:
+    folder = write_peft(tmp_path / "pirate", dtype=torch.bfloat16, fan_in_fan_out=True)
+    kept, later = read_adapter(folder), read_adapter(folder, keep=False)
+    if widened:
+        kept, later = kept.widened(), later.widened()
+    assert later.parameters == kept.parameters
+    for name, part in later.factors.items():
+        wanted = kept.factors[name]
+        assert part.weight_shape == wanted.weight_shape
+        for got, there in ((part.term(0.5).b, wanted.term(0.5).b), (part.term(0.5).a, wanted.term(0.5).a)):
+            assert (got.array.tobytes(), got.number) == (there.array.tobytes(), there.number)
+    file = folder / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ModelFileError, match="truncated"):
+        [part.term(1.0) for part in later.factors.values()]
+    file.unlink()
+    with pytest.raises(ModelFileError, match="cannot be read any more: No such file"):
+        [part.term(1.0) for part in later.factors.values()]
 
 
 def test_the_file_inside_pefts_folder(tmp_path: Path) -> None:
@@ -61,8 +82,8 @@ def test_bfloat16_and_float16(tmp_path: Path) -> None:
         adapter = read_adapter(write_peft(tmp_path / str(dtype), dtype=dtype))
         part = adapter.factors[f"base_model.model.{Q}"]
         b, _ = factors(4, dtype)[Q]
-        assert np.array_equal(part.b.as_float32(), b.float().numpy())
-        assert np.array_equal(adapter.widened().factors[part.module].b.array, b.float().numpy())
+        assert np.array_equal(part.b.load().as_float32(), b.float().numpy())
+        assert np.array_equal(adapter.widened().factors[part.module].b.load().array, b.float().numpy())
 
 
 def test_kohya(tmp_path: Path) -> None:
@@ -170,6 +191,16 @@ def test_settings_of_peft_that_change_the_meaning(tmp_path: Path, settings: dict
         read_adapter(write_peft(tmp_path / "a", **settings))
 
 
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("adapter_model.bin", r"only adapter_model\.bin: a pickle.*never opened"), ("other", r"no adapter_model\.safe")],
+)
+def test_a_folder_without_safetensors(tmp_path: Path, file: str, message: str) -> None:
+    (tmp_path / file).write_bytes(b"PK")
+    with pytest.raises(AdapterError, match=message):
+        read_adapter(tmp_path)
+
+
 def test_peft_without_its_config(tmp_path: Path) -> None:
     folder = write_peft(tmp_path / "a")
     (folder / "adapter_config.json").unlink()
@@ -225,6 +256,7 @@ def _raw(header: object, data: bytes) -> bytes:
         ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, "which is not what F32"),
         ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, "impossible shape"),
         ({"a": {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}}, "impossible shape"),
+        ({"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}, "impossible shape"),
         ({"a": {"dtype": "F32", "shape": [1] * 99, "data_offsets": [0, 4]}}, "impossible shape"),
         ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, "overlaps or leaves a gap"),
         ({"a": {"dtype": "F32", "shape": [1]}}, "damaged header"),

@@ -10,7 +10,9 @@ import numpy as np
 
 from onebit.errors import ModelFileError
 from onebit.kernels.lora.numbers import Matrix, Number
-from onebit.kernels.lora.safetensors_file import NUMBERS, TensorSpan, read_span
+from onebit.kernels.lora.safetensors_file import NUMBERS, TensorSpan, read_matrix
+
+_Q8_0_BYTES = 34  # of a block: its scale as float16, and 32 numbers of one byte
 
 
 def can_merge(span: TensorSpan) -> bool:
@@ -21,8 +23,7 @@ def can_merge(span: TensorSpan) -> bool:
 def decode(file: BufferedReader, path: Path, span: TensorSpan) -> Matrix:
     """Read a tensor as rows × (the rest). Q8_0 becomes float32. Raises ModelFileError where the file is too short."""
     if span.dtype != "Q8_0":
-        array = read_span(file, path, span)
-        return Matrix(array.reshape(array.shape[0] if array.ndim else 1, -1), NUMBERS[span.dtype])
+        return read_matrix(file, path, span)
     from gguf import GGMLQuantizationType, quants
 
     file.seek(span.offset)
@@ -35,10 +36,17 @@ def decode(file: BufferedReader, path: Path, span: TensorSpan) -> Matrix:
 
 
 def encode(matrix: Matrix, span: TensorSpan) -> memoryview:
-    """The bytes of a tensor for its place in the file. Q8_0 is rounded to its grid again, block by block."""
+    """The bytes of a tensor for its place in the file. Q8_0 is rounded to its grid again, block by block.
+
+    Raises OverflowError where a block of it has no scale that float16 can hold.
+    """
     if span.dtype != "Q8_0":
         return matrix.array.reshape(-1).view(np.uint8).data
     from gguf import GGMLQuantizationType, quants
 
     rows = matrix.array.reshape(math.prod(span.shape[:-1]), -1)
-    return np.ascontiguousarray(quants.quantize(rows, GGMLQuantizationType.Q8_0)).reshape(-1).view(np.uint8).data
+    with np.errstate(over="ignore"):  # looked for below
+        blocks = np.ascontiguousarray(quants.quantize(rows, GGMLQuantizationType.Q8_0)).reshape(-1, _Q8_0_BYTES)
+    if not np.isfinite(np.ascontiguousarray(blocks[:, :2]).view(np.float16)).all():
+        raise OverflowError(f"{span.name} is beyond what Q8_0 can hold")
+    return blocks.reshape(-1).data

@@ -65,7 +65,7 @@ def compare(a: Path, b: Path, report: Report = silent) -> Diff:
         adapter, model = (a, b) if kinds[0] else (b, a)
         raise ModelFileError(f"{adapter} is an adapter and {model} is none", hint="compare two of the same kind")
     if kinds[0]:
-        return _compare_adapters(read_adapter(a), read_adapter(b))
+        return _compare_adapters(read_adapter(a, keep=False), read_adapter(b, keep=False))
     return _compare_models(open_checkpoint(a), open_checkpoint(b), report)
 
 
@@ -94,7 +94,8 @@ def _adapter_row(name: str, a: Factors, b: Factors) -> Row:
 
 
 def _scaled(factors: Factors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    return factors.b.as_float32().astype(np.float64) * factors.scale(1.0), factors.a.as_float32().astype(np.float64)
+    b, a = (matrix.load().as_float32().astype(np.float64) for matrix in (factors.b, factors.a))
+    return b * factors.scale(1.0), a
 
 
 def _inner(b1: Any, a1: Any, b2: Any, a2: Any) -> float:
@@ -142,8 +143,10 @@ def _model_row(
     same_kind = a.dtype == b.dtype or (can_merge(a) and can_merge(b))
     if a.shape != b.shape or not same_kind:
         return Row(a.name, False, math.nan, math.nan, 1.0)
+    if 0 in a.shape:
+        return Row(a.name, True, 0.0, 1.0, 0.0)
     x, y = read_a(a), read_b(b)
-    changed = float(np.mean(x != y)) if x.size else 0.0
+    changed = float(np.mean((x != y) & ~(np.isnan(x) & np.isnan(y))))
     if changed == 0 or not can_merge(a):  # of bytes in an unknown encoding there is no distance
         return Row(a.name, changed == 0, 0.0 if changed == 0 else math.nan, 1.0 if changed == 0 else math.nan, changed)
     gap, inner, xx, yy = 0.0, 0.0, 0.0, 0.0

@@ -16,7 +16,7 @@ import numpy as np
 from onebit.checkpoints.gguf_spans import GgufFacts
 from onebit.errors import AdapterError
 from onebit.kernels.lora.adapter import Adapter, Factors
-from onebit.kernels.lora.numbers import Matrix
+from onebit.kernels.lora.numbers import Later, Matrix
 
 _ROTARY_PAIRS = frozenset({"llama"})  # query and key rows are reordered (convert_hf_to_gguf.py: LlamaModel.permute)
 _PLAIN = frozenset({"gemma", "gemma2", "gemma3", "qwen2", "qwen3"})  # linear weights are taken over as they are
@@ -73,5 +73,9 @@ def _reordered(adapter: Adapter, part: Factors, heads: int) -> Factors:
     rows, rank = part.b.rows, part.rank
     if heads < 1 or rows % (2 * heads):
         raise AdapterError(f"adapter {adapter.name}: {part.module} has {rows} rows, which {heads} heads cannot share")
-    b = part.b.array.reshape(heads, 2, rows // heads // 2, rank).swapaxes(1, 2).reshape(rows, rank)
-    return replace(part, b=Matrix(np.ascontiguousarray(b), part.b.number))
+
+    def reordered() -> Matrix:
+        b = part.b.load().array.reshape(heads, 2, rows // heads // 2, rank).swapaxes(1, 2).reshape(rows, rank)
+        return Matrix(np.ascontiguousarray(b), part.b.number)
+
+    return replace(part, b=Later(rows, rank, part.b.number, reordered))

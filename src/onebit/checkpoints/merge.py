@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
@@ -48,11 +49,15 @@ def merge_files(
     """Write `base` with all adapters merged to `out`: a file for a file, a folder for a folder.
 
     Tensors keep their types; Q8_0 is merged in float32 and rounded to its grid again. One tensor is in memory at a
-    time. Raises AdapterError or ModelFileError, and then `out` is as it was.
+    time, with its adapters' factors (of adapters read with keep=False; else all of theirs are). Raises AdapterError or
+    ModelFileError, and then `out` is as it was.
     """
     checkpoint = open_checkpoint(base)
     if out.exists() and out.samefile(base):
         raise ModelFileError(f"{out} is the base itself", hint="write to another file; the base is needed to change it")
+    for adapter, _ in adapters:
+        if out.exists() and out.samefile(adapter.path):
+            raise ModelFileError(f"{out} is the adapter {adapter.name} itself", hint="write to another file")
     if checkpoint.gguf:
         adapters = [(translate(adapter, checkpoint.gguf), strength) for adapter, strength in adapters]
     tensors = checkpoint.tensors
@@ -105,13 +110,14 @@ def _write(file: CheckpointFile, planned: Plan, to: Path, job: _Job) -> None:
 
 def _merged(source: BufferedReader, path: Path, span: TensorSpan, parts: Sequence[Part], job: _Job) -> memoryview:
     weight = decode(source, path, span)
-    if not fused.merge(weight, [p.factors.term(p.strength) for p in parts], job.mode, threads=job.threads):
-        names = ", ".join(f"{part.adapter}:{part.strength:g}" for part in parts)
-        raise AdapterError(
-            f"{path}: {span.name} has NaNs or infinities once {names} {'are' if len(parts) > 1 else 'is'} merged",
-            hint="they stand in the base already, or the sum is beyond what its type holds",
-        )
-    return encode(weight, span)
+    if fused.merge(weight, [p.factors.term(p.strength) for p in parts], job.mode, threads=job.threads):
+        with suppress(OverflowError):
+            return encode(weight, span)
+    names = ", ".join(f"{part.adapter}:{part.strength:g}" for part in parts)
+    raise AdapterError(
+        f"{path}: {span.name} has NaNs or infinities once {names} {'are' if len(parts) > 1 else 'is'} merged",
+        hint="they stand in the base already, or the sum is beyond what its type holds",
+    )
 
 
 def _copy(source: BufferedReader, target: BufferedWriter, count: int, job: _Job) -> None:

@@ -19,6 +19,8 @@ def atomic(target: Path, needs: int, *, folder: bool, overwrite: bool) -> Iterat
     Whatever goes wrong, `target` stays as it was and nothing else is left. `needs`: bytes that will be written.
     Raises ModelFileError where the target exists, the disk is too small or becomes full.
     """
+    if target.is_dir() and not folder:
+        raise ModelFileError(f"{target} is a folder, and one file is to be written", hint="name a file in it")
     if target.exists() and (folder or not overwrite):
         hint = "remove it, or name another" if folder else "name another, or overwrite it with --force"
         raise ModelFileError(f"{target} exists already", hint=hint)

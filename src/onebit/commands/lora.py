@@ -181,7 +181,7 @@ def _split(argument: str) -> tuple[Path, float]:
 def _read(path: Path, widen: bool) -> Adapter:
     from onebit.kernels.lora.readers import read_adapter
 
-    adapter = read_adapter(path)
+    adapter = read_adapter(path, keep=False)
     return adapter.widened() if widen else adapter
 
 

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from onebit.kernels.lora.numbers import Matrix, Number
+from onebit.kernels.lora.numbers import Later, Matrix
 from onebit.kernels.lora.terms import Term
 
 
@@ -18,8 +16,8 @@ class Factors:
     """What an adapter adds to one module: strength · alpha / rank · B @ A (rslora: alpha / √rank)."""
 
     module: str  # as the adapter's file names it, e.g. "base_model.model.model.layers.0.self_attn.q_proj"
-    b: Matrix  # out × rank
-    a: Matrix  # rank × in; of a convolution rank × (in · kernel height · kernel width)
+    b: Matrix | Later  # out × rank
+    a: Matrix | Later  # rank × in; of a convolution rank × (in · kernel height · kernel width)
     alpha: float
     kernel: tuple[int, ...] = ()  # of a convolution's A: its dimensions after `in`
     rslora: bool = False
@@ -41,14 +39,14 @@ class Factors:
 
     def term(self, strength: float) -> Term:
         """For a merge. A transposed weight takes Aᵀ and Bᵀ in exchange: the same products in the same order."""
+        b, a = self.b.load(), self.a.load()
         if self.transposed:
-            return Term(self.a.transposed(), self.b.transposed(), self.scale(strength))
-        return Term(self.b, self.a, self.scale(strength))
+            return Term(a.transposed(), b.transposed(), self.scale(strength))
+        return Term(b, a, self.scale(strength))
 
     def widened(self) -> Factors:
         """With factors of float32, as peft has them after loading with `autocast_adapter_dtype`, its default."""
-        b, a = (Matrix(np.array(m.as_float32()), Number.F32) for m in (self.b, self.a))
-        return replace(self, b=b, a=a)
+        return replace(self, b=self.b.widened(), a=self.a.widened())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class Adapter:
     @property
     def parameters(self) -> int:
         """Numbers in all factors."""
-        return sum(f.a.array.size + f.b.array.size for f in self.factors.values())
+        return sum(f.rank * (f.a.cols + f.b.rows) for f in self.factors.values())
 
     def widened(self) -> Adapter:
         """See `Factors.widened`."""

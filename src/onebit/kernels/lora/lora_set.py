@@ -7,15 +7,18 @@ computed from the copy. That costs the memory of the touched weights once more.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from onebit.errors import AdapterError
 from onebit.kernels.lora.adapter import Adapter
 from onebit.kernels.lora.plan import Part, match, plan
 from onebit.kernels.lora.terms import Mode
-from onebit.kernels.lora.weights import Weight, merge_all, weights_of
+from onebit.kernels.lora.weights import Place, Weight, merge_all, weights_of
+from onebit.kernels.threads import in_spite_of_ctrl_c
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +42,7 @@ class LoraSet:
         self._mode = mode
         self._threads = threads
         self._adapters: dict[str, Adapter] = {}
-        self._places: dict[Hashable, str] = {}
+        self._places: dict[str, Place] = {}  # the memory that this set writes to, by the weights' names
         self._base: dict[str, Any] = {}
         self._merged: dict[str, tuple[Part, ...]] = {}
         self._active: dict[str, float] = {}
@@ -59,7 +62,7 @@ class LoraSet:
         if adapter.name in self._adapters:
             raise AdapterError(f"there is an adapter {adapter.name} already", hint="give this one another name")
         chosen = match(adapter, {name: weight.shape for name, weight in self._weights.items()})
-        self._places = self._check_weights(adapter, set(chosen.values()))
+        self._places = self._check_weights(adapter, chosen.values())
         self._adapters[adapter.name] = adapter
 
     def discard(self, name: str) -> None:
@@ -108,16 +111,17 @@ class LoraSet:
             raise AdapterError(f"there is no adapter {name}", hint=f"adapters of this set: {there}")
         return self._adapters[name]
 
-    def _check_weights(self, adapter: Adapter, names: set[str]) -> dict[Hashable, str]:
-        """The memory that this set writes to, by name: one piece under two names would be merged into twice."""
+    def _check_weights(self, adapter: Adapter, names: Iterable[str]) -> dict[str, Place]:
+        """The memory that this set writes to then: what stands there under two names would be merged into twice."""
         places = dict(self._places)
-        for name in sorted(names):
+        for name in names:
             weight = self._weights[name]
             if problem := weight.problem():
                 raise AdapterError(f"adapter {adapter.name}: {name} cannot be merged into: {problem}")
-            other = places.setdefault(weight.place(), name)
-            if other != name:
-                raise AdapterError(f"adapter {adapter.name}: {other} and {name} are one weight (tied)")
+            places[name] = weight.place()
+        for one, other in pairwise(sorted(places, key=lambda name: (places[name], name))):
+            if places[one].device == places[other].device and places[other].begin < places[one].end:
+                raise AdapterError(f"adapter {adapter.name}: {one} and {other} share memory (tied weights)")
         return places
 
     def _write(self, names: Sequence[str], parts: Mapping[str, tuple[Part, ...]]) -> None:
@@ -141,5 +145,5 @@ class LoraSet:
         try:
             yield
         except BaseException:
-            self._write(names, self._merged)
+            in_spite_of_ctrl_c(partial(self._write, names, self._merged))
             raise

@@ -6,6 +6,8 @@ and merges weights.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -63,6 +65,28 @@ class Matrix:
         """The same values in memory of their own."""
         return Matrix(self.array.copy(), self.number)
 
+    def widened(self) -> Matrix:
+        """A copy as float32."""
+        return Matrix(np.array(self.as_float32()), Number.F32)
+
+    def load(self) -> Matrix:
+        """It is here already; see `Later`."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A matrix that is read, or computed, whenever it is wanted: so little of a large adapter is in memory."""
+
+    rows: int
+    cols: int
+    number: Number
+    load: Callable[[], Matrix]
+
+    def widened(self) -> Later:
+        """It as float32."""
+        return Later(self.rows, self.cols, Number.F32, lambda: self.load().widened())
+
 
 def bf16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Any shape; exact."""
@@ -101,7 +125,7 @@ def matrix_of(values: NDArray[Any] | torch.Tensor) -> Matrix:
         raise TypeError(f"{values.dtype} is not merged; float32, bfloat16 and float16 are")
     if not array.flags.c_contiguous or array.ndim < 1:
         raise ValueError("the memory is not contiguous")
-    return Matrix(array.reshape(array.shape[0], -1), number)
+    return Matrix(array.reshape(array.shape[0], math.prod(array.shape[1:])), number)  # -1 fits no empty array
 
 
 _NUMPY = {"float32": Number.F32, "float16": Number.F16}

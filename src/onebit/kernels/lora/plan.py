@@ -40,8 +40,9 @@ def match(adapter: Adapter, shapes: Mapping[str, Sequence[int]], *, allow_missin
     found = resolve(adapter.factors, shapes)
     missing = [module for module, names in found.items() if not names]
     if len(missing) == len(found) or (missing and not allow_missing):
+        named = [f"{module} ({_product(adapter.factors[module])})" for module in missing]
         raise AdapterError(
-            f"adapter {adapter.name}: the model has no {_some(missing)}",
+            f"adapter {adapter.name}: the model has no {_some(named)}",
             hint="is it for another model? " + ("" if allow_missing else "--skip-missing merges the others alone"),
         )
     chosen = {}
@@ -81,14 +82,17 @@ def _check(adapter: Adapter, factors: Factors, weight: str, shape: tuple[int, ..
         or matrix != factors.weight_shape
         or (math.prod(factors.kernel) > 1 and shape[2:] != factors.kernel)
     ):
-        a, b = factors.a, factors.b
-        kernel = "".join(f"×{n}" for n in factors.kernel)
         raise AdapterError(
-            f"adapter {adapter.name}: {factors.module} does not fit {weight}: B {b.rows}×{b.cols} @ "
-            f"A {a.rows}×{a.cols}{f' (kernel {kernel[1:]})' if kernel else ''} for a weight of "
+            f"adapter {adapter.name}: {factors.module} does not fit {weight}: {_product(factors)} for a weight of "
             f"{'×'.join(str(n) for n in shape) or 'one number'}",
             hint="the adapter was trained on a model of another size",
         )
+
+
+def _product(factors: Factors) -> str:
+    a, b = factors.a, factors.b
+    kernel = "×".join(str(n) for n in factors.kernel)
+    return f"B {b.rows}×{b.cols} @ A {a.rows}×{a.cols}" + (f" (kernel {kernel})" if kernel else "")
 
 
 def _some(names: Iterable[str]) -> str:

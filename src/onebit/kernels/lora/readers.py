@@ -5,28 +5,40 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit.errors import AdapterError
+from onebit.errors import AdapterError, ModelFileError
 from onebit.kernels.lora.adapter import Adapter, Factors
 from onebit.kernels.lora.keys import Key, Part, parse_key, refusal
-from onebit.kernels.lora.numbers import Matrix, Number
+from onebit.kernels.lora.numbers import Later, Matrix, Number
 from onebit.kernels.lora.peft_config import PeftConfig, config_of, read_config
-from onebit.kernels.lora.safetensors_file import NUMBERS, SafetensorsHeader, TensorSpan, read_header, read_span
+from onebit.kernels.lora.safetensors_file import (
+    NUMBERS,
+    SafetensorsHeader,
+    TensorSpan,
+    read_header,
+    read_matrix,
+    read_span,
+)
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
 _PEFT_PREFIX = "base_model.model."
 _DIFFUSERS_METADATA = "lora_adapter_metadata"  # where diffusers keeps peft's settings, by component
-_MAX_ADAPTER = 16 << 30  # bytes; it is held in memory
+_MAX_ADAPTER = 16 << 30  # bytes; it may be held in memory
+_PICKLED = ("adapter_model.bin", "pytorch_lora_weights.bin")
 
 
-def read_adapter(path: Path, name: str | None = None) -> Adapter:
+def read_adapter(path: Path, name: str | None = None, *, keep: bool = True) -> Adapter:
     """Read an adapter: a .safetensors file, or peft's folder. Its name is the file's unless given.
+
+    All of it is checked at once. Unless `keep`, its factors are read again whenever they are wanted: then no more of it
+    is in memory than one module's.
 
     Raises ModelFileError for a file that is missing, truncated or damaged, and AdapterError for one that is no LoRA,
     is of a kind that cannot be merged exactly, or holds ranks that disagree, NaNs or infinities. The messages name
@@ -34,17 +46,40 @@ def read_adapter(path: Path, name: str | None = None) -> Adapter:
     """
     file = path / _WEIGHTS if path.is_dir() else path
     name = name or (path.name if path.is_dir() else path.parent.name if path.name == _WEIGHTS else path.stem)
+    if path.is_dir() and not file.exists():
+        pickled = next((name for name in _PICKLED if (path / name).exists()), None)
+        raise AdapterError(
+            f"{path} has no {_WEIGHTS}"
+            + (f", only {pickled}: a pickle, which can run code and is never opened" if pickled else ""),
+            hint="save the adapter as safetensors: peft's save_pretrained does"
+            if pickled
+            else "name an adapter's folder",
+        )
     header = read_header(file)
     if sum(span.size for span in header.tensors.values()) > _MAX_ADAPTER:
         raise AdapterError(f"{file} is too large for an adapter: is it a whole model?")
     modules, dialect = _modules(header)
     configs = _configs(file, header, dialect)
+    factors = {}
     with file.open("rb") as data:
-        factors = {
-            module: _factors(module, {part: read_span(data, file, span) for part, span in parts.items()}, configs, file)
-            for module, parts in modules.items()
-        }
+        for module, parts in modules.items():
+            arrays = {part: read_span(data, file, span) for part, span in parts.items()}
+            checked = _factors(module, arrays, configs, file)
+            if not keep:
+                checked = replace(checked, b=_later(file, parts["b"]), a=_later(file, parts["a"]))
+            factors[module] = checked
     return Adapter(name, file, dialect, factors, header.metadata)
+
+
+def _later(file: Path, span: TensorSpan) -> Later:
+    def load() -> Matrix:
+        try:
+            with file.open("rb") as data:
+                return read_matrix(data, file, span)
+        except OSError as exc:
+            raise ModelFileError(f"{file} cannot be read any more: {exc.strerror or exc}") from exc
+
+    return Later(span.shape[0], math.prod(span.shape[1:]), NUMBERS[span.dtype], load)
 
 
 def is_adapter(header: SafetensorsHeader) -> bool:
@@ -131,7 +166,7 @@ def _factors(module: str, parts: dict[Part, NDArray[Any]], configs: dict[str, Pe
         number = {"uint16": Number.BF16, "float16": Number.F16}.get(array.dtype.name, Number.F32)
         matrices[part] = Matrix(array.reshape(array.shape[0], -1), number)
         if not np.isfinite(matrices[part].as_float32()).all():
-            raise AdapterError(f"{file}: {module} has NaNs or infinities in {part.upper()}: the adapter is broken")
+            raise AdapterError(f"{file}: {module} has NaNs or infinities in {part.upper()} ({shapes}): it is broken")
     if matrices["b"].cols != matrices["a"].rows:
         raise AdapterError(f"{file}: the ranks of {module} disagree ({shapes})")
     plain = module.removeprefix(_PEFT_PREFIX)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit.errors import ModelFileError
-from onebit.kernels.lora.numbers import Number
+from onebit.kernels.lora.numbers import Matrix, Number
 
 FETCH_AGAIN = "fetch the file again; its size or checksum will differ"
 _MAX_HEADER = 100_000_000  # bytes; the library's own limit
@@ -76,6 +76,12 @@ def read_span(file: BufferedReader, path: Path, span: TensorSpan) -> NDArray[Any
     return array.reshape(span.shape)
 
 
+def read_matrix(file: BufferedReader, path: Path, span: TensorSpan) -> Matrix:
+    """The same as rows × (the rest). Raises as `read_span`."""
+    rows = span.shape[0] if span.shape else 1
+    return Matrix(read_span(file, path, span).reshape(rows, math.prod(span.shape[1:])), NUMBERS[span.dtype])
+
+
 def _read(path: Path, file: BufferedReader) -> SafetensorsHeader:
     size = path.stat().st_size
     head = file.read(9)
@@ -111,7 +117,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _span(name: str, entry: Any, data_begin: int) -> TensorSpan:
     shape, (begin, end), dtype = entry["shape"], entry["data_offsets"], entry["dtype"]
     whole = [*shape, begin, end]
-    if len(shape) > _MAX_DIMS or not all(isinstance(n, int) and 0 <= n < 2**48 for n in whole):
+    if len(shape) > _MAX_DIMS or not all(type(n) is int and 0 <= n < 2**48 for n in whole):
         raise ValueError(f"impossible shape or offsets of {name!r}")
     if dtype in _ITEM_BYTES and math.prod(shape) * _ITEM_BYTES[dtype] != end - begin:
         raise ValueError(f"{name!r} has {end - begin:,} bytes, which is not what {dtype} {shape} needs")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,21 @@ if TYPE_CHECKING:
     import torch
 
 
+class Place(NamedTuple):
+    """Memory without gaps."""
+
+    device: str
+    begin: int  # address
+    end: int  # of the first byte behind it
+
+
 class Weight(Protocol):
     """One weight, changed in place: whatever refers to its memory sees the change."""
 
     shape: tuple[int, ...]
 
-    def place(self) -> Hashable:
-        """What two names of one memory (tied weights) have in common."""
+    def place(self) -> Place:
+        """Where it lies: two names of one memory (tied weights) overlap."""
 
     def problem(self) -> str | None:
         """Why nothing can be merged into it, if so."""
@@ -52,9 +60,10 @@ class ArrayWeight:
         self._array = array
         self.shape: tuple[int, ...] = array.shape
 
-    def place(self) -> Hashable:
-        """The address of its first byte."""
-        return int(self._array.__array_interface__["data"][0])
+    def place(self) -> Place:
+        """See `Weight`."""
+        begin = int(self._array.__array_interface__["data"][0])
+        return Place("cpu", begin, begin + self._array.nbytes)
 
     def problem(self) -> str | None:
         """Its type, or memory with gaps."""
@@ -91,9 +100,10 @@ class TensorWeight:
         self._tensor = tensor.detach()
         self.shape: tuple[int, ...] = tuple(tensor.shape)
 
-    def place(self) -> Hashable:
-        """Its device and the address of its first byte."""
-        return self._tensor.device, self._tensor.data_ptr()
+    def place(self) -> Place:
+        """See `Weight`."""
+        begin = self._tensor.data_ptr()
+        return Place(str(self._tensor.device), begin, begin + self._tensor.nbytes)
 
     def problem(self) -> str | None:
         """Its type, memory with gaps, or a device without a kernel."""
@@ -146,9 +156,7 @@ def weights_of(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, Weight]:
     """The weights by name. Raises AdapterError for what is neither a module nor arrays and tensors by name."""
     torch = sys.modules.get("torch")  # who has tensors has imported it
     if torch is not None and isinstance(model, torch.nn.Module):
-        from onebit.kernels.lora.torch_check import agrees_with_torch
-
-        agrees_with_torch()
+        _compare_with_torch()
         return {name: TensorWeight(p) for name, p in model.named_parameters(remove_duplicate=False)}
     if not isinstance(model, Mapping):
         raise AdapterError(f"{type(model).__name__} is neither a torch module nor weights by name")
@@ -157,5 +165,12 @@ def weights_of(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, Weight]:
         if isinstance(value, np.ndarray):
             found[name] = ArrayWeight(value)
         elif torch is not None and isinstance(value, torch.Tensor):
+            _compare_with_torch()
             found[name] = TensorWeight(value)
     return found
+
+
+def _compare_with_torch() -> None:
+    from onebit.kernels.lora.torch_check import agrees_with_torch
+
+    agrees_with_torch()  # once a process
