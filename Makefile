@@ -40,7 +40,7 @@ lint: $(VENV)/.installed
 
 check: lint test
 
-# The C kernels under the address and undefined-behaviour sanitizers, and a fuzz run (about 5 minutes).
+# The C kernels under the address and undefined-behaviour sanitizers, and fuzz runs (about 5 minutes).
 sanitize: $(VENV)/.installed
 	scripts/sanitize $(BIN)/python
 

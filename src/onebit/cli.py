@@ -92,10 +92,14 @@ def root(
     """Nothing but the options that belong to no command."""
 
 
+_WITH_ENGINE_FLAGS = ("serve", "bench")
+
+
 def main() -> None:
-    """Entry point. What stands after `--` is for the engine and never reaches the parser."""
+    """Entry point. Where a command starts engines, what stands after `--` is for them and never reaches the parser."""
     args = sys.argv[1:]
-    cut = args.index("--") if "--" in args else len(args)
+    command = next((arg for arg in args if not arg.startswith("-")), "")
+    cut = args.index("--") if command in _WITH_ENGINE_FLAGS and "--" in args else len(args)
     try:
         app(args=args[:cut], prog_name="onebit", obj=tuple(args[cut + 1 :]))
     except OnebitError as error:
@@ -111,7 +115,9 @@ def main() -> None:
 def _show(error: OnebitError) -> None:
     from rich.text import Text
 
+    from onebit.commands.tables import plain_text
+
     err = console.err()
-    err.print(Text.assemble(("error: ", "bold red"), error.message))
+    err.print(Text.assemble(("error: ", "bold red"), plain_text(error.message)))
     if error.hint:
-        err.print(Text.assemble(("  fix: ", "bold green"), error.hint))
+        err.print(Text.assemble(("  fix: ", "bold green"), plain_text(error.hint)))
