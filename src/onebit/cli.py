@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,6 +101,7 @@ def main() -> None:
     args = sys.argv[1:]
     command = next((arg for arg in args if not arg.startswith("-")), "")
     cut = args.index("--") if command in _WITH_ENGINE_FLAGS and "--" in args else len(args)
+    _clean_up_when_ended()
     try:
         app(args=args[:cut], prog_name="onebit", obj=tuple(args[cut + 1 :]))
     except OnebitError as error:
@@ -110,6 +112,17 @@ def main() -> None:
     except BrokenPipeError:  # `onebit … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _clean_up_when_ended() -> None:
+    """Have SIGTERM and SIGHUP unwind a command, as Ctrl-C does: half-written files are removed then.
+
+    A server and a benchmark have handlers of their own while they run; under nohup SIGHUP stays ignored.
+    """
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda signum, _: sys.exit(128 + signum))
 
 
 def _show(error: OnebitError) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,28 @@ def test_an_error_is_one_message(tmp_path: Path, base: Path) -> None:
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out.safetensors").exists()
     assert _onebit("merge", base, "-a", other, "-o", tmp_path / "o", "--mode", "odd").returncode == 2
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_ended_in_the_middle_it_leaves_nothing(tmp_path: Path, base: Path, ending: signal.Signals) -> None:
+    adapter, out = write_peft(tmp_path / "pirate"), tmp_path / "new" / "out.safetensors"
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):  # a full pipe: the merge stands still in its first line of progress
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    argv = [sys.executable, "-m", "onebit", "lora", "merge", *map(str, (base, "-a", adapter, "-o", out))]
+    with subprocess.Popen(argv, stderr=writer, stdout=subprocess.DEVNULL) as process, os.fdopen(reader, "rb") as stderr:
+        os.close(writer)
+        while not list(tmp_path.glob("new/.*.part")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(ending)
+        said = stderr.read()
+    assert process.returncode == 128 + ending
+    assert b"Traceback" not in said
+    assert list(out.parent.iterdir()) == []
 
 
 def test_names_in_messages_are_printable(tmp_path: Path, base: Path) -> None:
