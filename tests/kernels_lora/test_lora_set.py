@@ -194,6 +194,16 @@ def test_weights_that_overlap() -> None:
     LoraSet(apart).add(adapter)
 
 
+def test_a_set_needs_no_file_any_more(tmp_path: Path) -> None:
+    folder = write_peft(tmp_path / "pirate")
+    weights, kept = model_weights(), model_weights()
+    later, whole = _set(weights, read_adapter(folder, keep=False)), _set(kept, read_adapter(folder))
+    (folder / "adapter_model.safetensors").unlink()
+    later.apply({"pirate": 1.0})
+    whole.apply({"pirate": 1.0})
+    assert _same(weights, kept)
+
+
 def test_tensors_by_name_are_compared_with_torch_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(torch_check, "agrees_with_torch", lambda: asked.append(1))

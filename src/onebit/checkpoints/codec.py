@@ -12,8 +12,6 @@ from onebit.errors import ModelFileError
 from onebit.kernels.lora.numbers import Matrix, Number
 from onebit.kernels.lora.safetensors_file import NUMBERS, TensorSpan, read_matrix
 
-_Q8_0_BYTES = 34  # of a block: its scale as float16, and 32 numbers of one byte
-
 
 def can_merge(span: TensorSpan) -> bool:
     """Whether a tensor of this type can be decoded and encoded again."""
@@ -42,11 +40,13 @@ def encode(matrix: Matrix, span: TensorSpan) -> memoryview:
     """
     if span.dtype != "Q8_0":
         return matrix.array.reshape(-1).view(np.uint8).data
-    from gguf import GGMLQuantizationType, quants
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
+    _, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType.Q8_0]
     rows = matrix.array.reshape(math.prod(span.shape[:-1]), -1)
     with np.errstate(over="ignore"):  # looked for below
-        blocks = np.ascontiguousarray(quants.quantize(rows, GGMLQuantizationType.Q8_0)).reshape(-1, _Q8_0_BYTES)
-    if not np.isfinite(np.ascontiguousarray(blocks[:, :2]).view(np.float16)).all():
+        blocks = np.ascontiguousarray(quants.quantize(rows, GGMLQuantizationType.Q8_0)).reshape(-1, block_bytes)
+    scales = np.ascontiguousarray(blocks[:, :2]).view(np.float16)  # a block begins with its own
+    if not np.isfinite(scales).all():
         raise OverflowError(f"{span.name} is beyond what Q8_0 can hold")
     return blocks.reshape(-1).data

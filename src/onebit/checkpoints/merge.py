@@ -53,11 +53,10 @@ def merge_files(
     ModelFileError, and then `out` is as it was.
     """
     checkpoint = open_checkpoint(base)
-    if out.exists() and out.samefile(base):
-        raise ModelFileError(f"{out} is the base itself", hint="write to another file; the base is needed to change it")
-    for adapter, _ in adapters:
-        if out.exists() and out.samefile(adapter.path):
-            raise ModelFileError(f"{out} is the adapter {adapter.name} itself", hint="write to another file")
+    inputs = {"the base": base} | {f"the adapter {adapter.name}": adapter.path for adapter, _ in adapters}
+    for what, path in inputs.items():
+        if out.exists() and out.samefile(path):
+            raise ModelFileError(f"{out} is {what} itself", hint="write to another file; this one is read meanwhile")
     if checkpoint.gguf:
         adapters = [(translate(adapter, checkpoint.gguf), strength) for adapter, strength in adapters]
     tensors = checkpoint.tensors

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.numpy import save_file
 
 from onebit.errors import EmbedError
@@ -110,12 +109,9 @@ def _tensor(file: Any, path: Path, name: str) -> npt.NDArray[Any]:
 
 
 def _bfloat16(path: Path, name: str) -> npt.NDArray[np.float32]:
-    """The library gives none to numpy, which has no such type; but it has checked the header that is read here."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        entry = json.loads(file.read(length))[name]
-        begin, end = entry["data_offsets"]
-        bits = np.fromfile(file, "<u2", (end - begin) // 2, offset=begin)  # from here on
+    """As float32: numpy has no such type, so the library gives its bytes only."""
+    entry = dict(deserialize(path.read_bytes()))[name]  # type: ignore[no-untyped-call]
+    bits = np.frombuffer(entry["data"], "<u2")
     return (bits.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
 
 

@@ -69,6 +69,11 @@ class Adapter:
         """Numbers in all factors."""
         return sum(f.rank * (f.a.cols + f.b.rows) for f in self.factors.values())
 
+    def loaded(self) -> Adapter:
+        """With all factors in memory, if it was read with keep=False."""
+        factors = {name: replace(f, b=f.b.load(), a=f.a.load()) for name, f in self.factors.items()}
+        return replace(self, factors=factors)
+
     def widened(self) -> Adapter:
         """See `Factors.widened`."""
         return replace(self, factors={name: f.widened() for name, f in self.factors.items()})

@@ -63,7 +63,7 @@ class LoraSet:
             raise AdapterError(f"there is an adapter {adapter.name} already", hint="give this one another name")
         chosen = match(adapter, {name: weight.shape for name, weight in self._weights.items()})
         self._places = self._check_weights(adapter, chosen.values())
-        self._adapters[adapter.name] = adapter
+        self._adapters[adapter.name] = adapter.loaded()  # to put weights back, no file may be needed
 
     def discard(self, name: str) -> None:
         """Forget an adapter, after taking it out of the weights."""

@@ -47,14 +47,7 @@ def read_adapter(path: Path, name: str | None = None, *, keep: bool = True) -> A
     file = path / _WEIGHTS if path.is_dir() else path
     name = name or (path.name if path.is_dir() else path.parent.name if path.name == _WEIGHTS else path.stem)
     if path.is_dir() and not file.exists():
-        pickled = next((name for name in _PICKLED if (path / name).exists()), None)
-        raise AdapterError(
-            f"{path} has no {_WEIGHTS}"
-            + (f", only {pickled}: a pickle, which can run code and is never opened" if pickled else ""),
-            hint="save the adapter as safetensors: peft's save_pretrained does"
-            if pickled
-            else "name an adapter's folder",
-        )
+        raise _no_weights(path)
     header = read_header(file)
     if sum(span.size for span in header.tensors.values()) > _MAX_ADAPTER:
         raise AdapterError(f"{file} is too large for an adapter: is it a whole model?")
@@ -69,6 +62,16 @@ def read_adapter(path: Path, name: str | None = None, *, keep: bool = True) -> A
                 checked = replace(checked, b=_later(file, parts["b"]), a=_later(file, parts["a"]))
             factors[module] = checked
     return Adapter(name, file, dialect, factors, header.metadata)
+
+
+def _no_weights(folder: Path) -> AdapterError:
+    for name in _PICKLED:
+        if (folder / name).exists():
+            return AdapterError(
+                f"{folder} has no {_WEIGHTS}, only {name}: a pickle, which can run code and is never opened",
+                hint="save the adapter as safetensors: peft's save_pretrained does",
+            )
+    return AdapterError(f"{folder} has no {_WEIGHTS}", hint="name an adapter's folder")
 
 
 def _later(file: Path, span: TensorSpan) -> Later:
