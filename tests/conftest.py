@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,10 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, 
 for name in [n for n in os.environ if n.startswith(("ONEBIT_", "LLAMA_ARG_")) and not n.startswith("ONEBIT_TEST_")]:
     del os.environ[name]
 
+# A shell's background jobs ignore SIGINT, nohup SIGHUP; the commands that are tested must not inherit that.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 # Torch takes gigabytes from a public index, so it is asked for: `make test EXTRAS=dev,torch`. CI promises it.
 TORCH = importlib.util.find_spec("torch") is not None or "ONEBIT_TEST_TORCH" in os.environ

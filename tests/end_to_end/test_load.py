@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from onebit.engines.device import Build
-from tests.support.serving import Serving, events, gone_or_alive, serving
+from tests.support.serving import Serving, events, gone_or_alive, real_engines, serving, standstill
 
 pytestmark = [pytest.mark.anyio, pytest.mark.engine]
 CHAT = "/v1/chat/completions"
@@ -37,9 +37,10 @@ async def test_24_streams_at_once_on_8_slots(cpu_build: Build, demo: Path) -> No
             answers[n] = await asked(server, n)
 
         async with anyio.create_task_group() as group:
-            for n in range(24):
-                group.start_soon(ask, n)
-            await server.until(lambda es: es[0]["slots_in_use"] == 8 and es[0]["waiting"] > 0)
+            with standstill(server):
+                for n in range(24):
+                    group.start_soon(ask, n)
+                await server.until(lambda es: es[0]["slots_in_use"] == 8 and es[0]["waiting"] == 16)
         assert len(answers) == 24
         assert all(lines[-1] == "[DONE]" for lines in answers.values())
         (engine,) = await server.engines()
@@ -65,10 +66,11 @@ async def test_kill_9_of_the_engine_under_streams(cpu_build: Build, demo: Path) 
             for n in range(2):
                 group.start_soon(ask, n)
             await server.until(lambda _: len(begun) == 2)
-            for n in range(2, 5):
-                group.start_soon(ask, n)
-            (engine,) = await server.until(lambda es: es[0]["waiting"] == 3)
-            os.kill(engine["pid"], signal.SIGKILL)
+            with standstill(server):
+                for n in range(2, 5):
+                    group.start_soon(ask, n)
+                (engine,) = await server.until(lambda es: es[0]["waiting"] == 3)
+                os.kill(engine["pid"], signal.SIGKILL)
         assert "engine_lost" in ends[0] and "engine_lost" in ends[1]
         assert [ends[n] for n in (2, 3, 4)] == ["[DONE]"] * 3
         (engine,) = await server.engines()
@@ -78,7 +80,7 @@ async def test_kill_9_of_the_engine_under_streams(cpu_build: Build, demo: Path) 
 async def test_kill_9_of_onebit_takes_the_engine_with_it(cpu_build: Build, demo: Path) -> None:
     async with serving("-m", demo, "--device", "cpu", "-c", "512") as server:
         children = psutil.Process(server.process.pid).children(recursive=True)
-        assert [c for c in children if "-np" in c.cmdline()]
+        assert real_engines(server)
         os.kill(server.process.pid, signal.SIGKILL)
         await server.wait()
         gone_or_alive(children)

@@ -124,6 +124,8 @@ def test_a_model_without_adapters_is_told_so() -> None:
 def test_endpoints_where_the_engine_heeds_no_adapters() -> None:
     assert read("/tokenize", model="chat:pirate", content="x").need.adapters is not None
     assert read("/v1/embeddings", input="x").lora == "none"
+    assert read("/v1/embeddings", input="x", messages=SHORT, lora="auto").lora == "none"
+    assert read("/v1/embeddings", model="chat:auto", input=SHORT).lora == "none"
     with pytest.raises(InvalidRequest, match="takes no adapters"):
         read("/v1/embeddings", model="chat:pirate", input="x")
     with pytest.raises(InvalidRequest, match="cannot keep their prompts apart"):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from functools import partial
 from typing import Any, cast
 
 import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from onebit.router.client_side import PARTS, ClientSide
-from onebit.router.reply import Receive, Send
+from onebit.router import client_side
+from onebit.router.app import App
+from onebit.router.client_side import PARTS, ClientSide, Parts
+from onebit.router.http_server import HttpServer
+from onebit.router.reply import Receive, Reply, Send
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +52,26 @@ async def ask(app: Any, method: bytes = b"POST", *headers: bytes) -> Wire:
     if connection.timeout_keep_alive_task is not None:
         connection.timeout_keep_alive_task.cancel()
     return wire
+
+
+async def test_an_idle_connection_outlives_its_place_in_a_clients_pool() -> None:
+    """Closed by the server while the client sends its next request, that one is lost. Go's pool keeps it for 90 s."""
+
+    async def app(_: Any, __: Receive, send: Send) -> None:
+        await begin(send, (b"content-length", b"2"))
+        await part(send, b"ok", False)
+
+    config = HttpServer(cast(App, app)).config
+    config.load()
+    state, wire = ServerState(), Wire()
+    connection = ClientSide(config, state, {})
+    connection.connection_made(cast(asyncio.Transport, wire))
+    connection.data_received(b"POST / HTTP/1.1\r\nHost: here\r\n\r\n")
+    await asyncio.gather(*state.tasks)
+    assert wire.writes and not wire.closed
+    closing = connection.timeout_keep_alive_task
+    assert closing is not None and closing.when() > asyncio.get_running_loop().time() + 90
+    closing.cancel()
 
 
 async def begin(send: Send, *headers: tuple[bytes, bytes]) -> None:
@@ -150,3 +175,40 @@ async def test_a_slow_client_is_waited_for_and_one_that_left_is_no_error() -> No
     connection.data_received(b"POST / HTTP/1.1\r\nHost: here\r\n\r\n")
     await asyncio.gather(*state.tasks)
     assert steps == ["drained", "left"]
+
+
+async def until_full(parts: Parts) -> None:
+    """Write until neither the transport nor the system takes more."""
+    while parts.write(bytes(1 << 16)):
+        await asyncio.sleep(0)
+
+
+async def to_one_that_reads_nothing(app: Any) -> None:
+    """One request to `app` over a real connection, whose answer nobody reads; returns when `app` has."""
+    state = ServerState()
+    config = Config(app, log_config=None, interface="asgi3")
+    server = await asyncio.get_running_loop().create_server(lambda: ClientSide(config, state, {}), "127.0.0.1", 0)
+    async with server:
+        with socket.create_connection(server.sockets[0].getsockname()) as client:
+            client.sendall(b"POST / HTTP/1.1\r\nHost: here\r\n\r\n")
+            while not state.tasks:
+                await asyncio.sleep(0.001)
+            await asyncio.gather(*state.tasks)
+
+
+async def test_a_client_that_reads_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before an answer's end, where uvicorn waits by itself."""
+    monkeypatch.setattr(client_side, "_TAKES_NOTHING_S", 0.05)
+    ended: list[str] = []
+
+    async def app(scope: Any, receive: Receive, send: Send, at_the_end: bool) -> None:
+        reply = Reply(send, scope[PARTS])
+        await reply.begin(200)
+        await receive()
+        await until_full(scope[PARTS])
+        await (reply.end(b"the last") if at_the_end else reply.drained())
+        ended.append((await receive())["type"])
+
+    for at_the_end in (False, True):
+        await to_one_that_reads_nothing(partial(app, at_the_end=at_the_end))
+    assert ended == ["http.disconnect"] * 2

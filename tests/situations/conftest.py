@@ -66,10 +66,10 @@ _QUICK = {"a": 200, "b": 210, "c": 220}  # words of the answer: it tells the mod
 
 @pytest.fixture(scope="session")
 def known(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Known]:
-    """Three quick models, a, b and c (0.3 ms a token), and a slow one (3 ms and more)."""
+    """Three quick models, a, b and c (0.3 ms a token), and a slow one: 3 ms and more, seconds in which to meet it."""
     folder = tmp_path_factory.mktemp("chains")
     shapes: dict[str, dict[str, Any]] = {name: {"layers": 1, "reply": reply} for name, reply in _QUICK.items()}
-    shapes["slow"] = {"layers": 8, "d": 512, "ff": 2048, "reply": 160}
+    shapes["slow"] = {"layers": 8, "d": 512, "ff": 2048, "reply": 600}
     found = {}
     for seed, (name, shape) in enumerate(shapes.items()):
         chain = build_chain_model(folder / f"{name}.gguf", tokenizer=demo, nextn=0, seed=seed, **shape)

@@ -132,7 +132,7 @@ async def test_a_begun_stream_is_continued_and_the_client_sees_one_answer(
     """Raw completions and chat: the same text, id, finish and usage as without the interruption."""
     async with real("slow", top=KEYS, env=ENV) as server:
         for path, text in ((TEXT, "\n"), (CHAT, "tell me")):
-            fields: dict[str, Any] = {"path": path, "max_tokens": 150, "stream_options": {"include_usage": True}}
+            fields: dict[str, Any] = {"path": path, "max_tokens": 500, "stream_options": {"include_usage": True}}
             undisturbed = await stream(server, "slow", text, key=BATCH, **fields)
             assert undisturbed.done
             before = await count(server, "onebit_preemptions_total", key=PAID, model="slow")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.situations.client import TEXT, Stream, ask, count, healthy, models, stream, until, until_text, watched
 from tests.situations.conftest import ROOM_FOR_ONE, Known, Serve
+from tests.support.serving import standstill
 
 pytestmark = [pytest.mark.anyio, pytest.mark.engine]
 
@@ -52,9 +53,10 @@ async def test_b_arrives_while_a_streams_and_the_stream_completes(real: Serve, k
         got = Stream()
         streaming = asyncio.create_task(stream(server, "slow", into=got))
         await until_text(got, 3)
-        other = asyncio.create_task(ask(server, "b"))
-        await until(server, "b", lambda model: model["waiting"] == 1)
-        assert not streaming.done()
+        with standstill(server):
+            other = asyncio.create_task(ask(server, "b"))
+            await until(server, "b", lambda model: model["waiting"] == 1)
+            assert not streaming.done()
         await streaming
         assert got.done and got.text == known["slow"].words
         assert (await other).text == known["b"].words

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,9 +157,32 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[str]:
             yield text[6:]
 
 
+def real_engines(server: Serving) -> list[psutil.Process]:
+    """The llama-server processes it runs."""
+    return [c for c in psutil.Process(server.process.pid).children(recursive=True) if "-np" in c.cmdline()]
+
+
+@contextmanager
+def standstill(server: Serving) -> Iterator[None]:
+    """Its real engines are stopped in this block: what they are at stays as it is, however late the test looks.
+
+    The server takes an engine for hung that is silent for 20 s, so nothing slow belongs in here.
+    """
+    engines = real_engines(server)
+    assert engines
+    for engine in engines:
+        engine.suspend()
+    try:
+        yield
+    finally:
+        for engine in engines:
+            with suppress(psutil.NoSuchProcess):
+                engine.resume()
+
+
 def past_the_router(server: Serving) -> aiohttp.ClientSession:
     """A session to the server's (only) real engine."""
-    (child,) = (c for c in psutil.Process(server.process.pid).children(True) if "-np" in c.cmdline())
+    (child,) = real_engines(server)
     socket = child.cmdline()[child.cmdline().index("--host") + 1]
     key = {"Authorization": f"Bearer {child.environ()['LLAMA_API_KEY']}"}
     return aiohttp.ClientSession(connector=aiohttp.UnixConnector(socket), headers=key)

@@ -12,6 +12,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 PARTS = "onebit.parts"
 """In a request's scope: its response's `Parts`."""
 
+_TAKES_NOTHING_S = 60.0  # as long as one that is gone without a word may hold a slot (listen.py)
+
 
 class ClientSide(HttpToolsProtocol):
     """A client's connection.
@@ -74,6 +76,20 @@ class Parts:
             cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return not cycle.flow.write_paused
 
+    @property
+    def full(self) -> bool:
+        """The client is slow."""
+        return self._cycle.flow.write_paused
+
     async def drained(self) -> None:
-        """Return when the client has taken most of what was written, or left."""
-        await self._cycle.flow.drain()
+        """Return when the client has taken most of what was written, or left.
+
+        One that takes a minute to is disconnected: a slot of the card may wait for it.
+        """
+        flow = self._cycle.flow
+        try:
+            async with asyncio.timeout(_TAKES_NOTHING_S):
+                await flow.drain()
+        except TimeoutError:
+            self._cycle.transport.abort()
+            await flow.drain()  # the connection's end sees to that

@@ -79,7 +79,8 @@ def read_call(
 
 
 def _chosen(adapters: Adapters, endpoint: Endpoint, named: str | None, fields: Mapping[str, Any]) -> Chosen:
-    chosen = adapters.choose(named, fields)
+    # Where none can be applied, there is no message that "auto" could choose one by.
+    chosen = adapters.choose(named, fields if endpoint.lora else {"lora": fields.get("lora")})
     if endpoint.leased and not endpoint.lora:
         if endpoint.path == "/v1/messages":
             # llama-server drops `lora` on its way there, and answers with what the slot's last prompt left behind.

@@ -42,20 +42,25 @@ class Reply:
         self.status = status
         self.first = monotonic()
         start = {"type": "http.response.start", "status": status, "headers": [*headers, *self.fixed]}
-        await self._send(start)
+        await self._out(start)
 
     def part(self, data: bytes) -> bool:
         """Send a part of the body, now. False: the client is slow, and what comes next should wait for `drained`."""
         return self._parts.write(data)
 
     async def drained(self) -> None:
-        """Return when the client has taken most of what was sent."""
+        """Return when the client has taken most of what was sent, or is given up."""
         await self._parts.drained()
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last part."""
         self.ended = True
-        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+        await self._out({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def _out(self, message: Message) -> None:
+        if self._parts.full:  # uvicorn would wait for ever
+            await self._parts.drained()
+        await self._send(message)
 
     async def whole(self, status: int, body: bytes, *headers: Header) -> None:
         """Send everything at once."""
