@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.kernels_lora.files import factors, model_weights, stock_loop, write_kohya, write_peft
+from tests.support.gguf_files import write_gguf
 
 
 def _onebit(*args: str | Path) -> subprocess.CompletedProcess[str]:
@@ -112,6 +113,10 @@ def test_diff_of_models(tmp_path: Path, base: Path) -> None:
     assert "0.20 %" in done.stdout  # one of 512 numbers
     assert _onebit("diff", base, base).returncode == 0
     assert "is an adapter and" in _onebit("diff", write_kohya(tmp_path / "k.safetensors"), base).stderr
+    facts = {"general.type": "adapter", "adapter.type": "lora"}
+    tensors = {"token_embd.weight.lora_a": (8, 16), "token_embd.weight.lora_b": (24, 8)}
+    gguf = write_gguf(tmp_path / "a.gguf", arch="llama", metadata=facts, tensors=tensors)
+    assert "is an adapter as GGUF, which cannot be compared" in _onebit("diff", gguf, gguf).stderr
 
 
 def test_diff_of_tensors_that_are_empty_or_hold_nans(tmp_path: Path) -> None:
@@ -120,6 +125,9 @@ def test_diff_of_tensors_that_are_empty_or_hold_nans(tmp_path: Path) -> None:
     save_file(tensors, a)
     save_file(tensors, b)
     assert _onebit("diff", a, b).returncode == 0
-    save_file(tensors | {"nan": torch.tensor([torch.nan, 1.0])}, b)
+    infinite = {"inf": torch.tensor([[torch.inf, 1.0]])}
+    save_file(tensors | infinite, a)
+    save_file(tensors | {"nan": torch.tensor([torch.nan, 1.0]), "inf": torch.tensor([[torch.inf, 2.0]])}, b)
     done = _onebit("diff", a, b)
-    assert (done.returncode, "1 of 3 common weights differ" in done.stderr) == (1, True)
+    assert "Warning" not in done.stderr
+    assert (done.returncode, "2 of 4 common weights differ" in done.stderr) == (1, True)

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from onebit.checkpoints.merge import merge_files
 from onebit.errors import AdapterError, ModelFileError
 from onebit.kernels.lora.adapter import Adapter
+from onebit.kernels.lora.lora_set import LoraSet
 from onebit.kernels.lora.readers import read_adapter
 from tests.kernels_lora.files import Tensors, factors, model_weights, stock_loop, write_kohya, write_peft
 
@@ -59,16 +60,42 @@ def test_shards(tmp_path: Path, adapter: Adapter) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
     (folder / "config.json").write_text("{}")
     (folder / "pytorch_model.bin").write_bytes(b"not needed")
+    (folder / "pytorch_model.bin.index.json").write_text("{}")
     out = tmp_path / "out"
-    merge_files(folder, [(adapter, 1.0)], out)
+    done = merge_files(folder, [(adapter, 1.0)], out)
+    assert done.left_behind == ("pytorch_model.bin",)
     wanted = stock_loop(model_weights(), (factors(4), 2.0))
     got = {name: w for path in out.glob("*.safetensors") for name, w in load_file(path).items()}
     assert all(torch.equal(got[name], wanted[name]) for name in wanted)
     files = {path.name for path in out.iterdir()}
-    assert files == {path.name for path in folder.iterdir()} - {"pytorch_model.bin"}
+    assert files == {path.name for path in folder.iterdir() if not path.name.startswith("pytorch")}
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ModelFileError, match=r"model-00002-of-00002\.safetensors: missing"):
         merge_files(folder, [(adapter, 1.0)], tmp_path / "other")
+
+
+def test_a_folder_with_several_models(tmp_path: Path, adapter: Adapter) -> None:
+    """One is merged, and no copy that nothing was merged into goes along with it."""
+    folder, out = tmp_path / "base", tmp_path / "out"
+    folder.mkdir()
+    other = {f"layers.{number}.weight": torch.ones(2, 2) for number in range(3)}
+    save_file(model_weights(), folder / "model.safetensors")
+    save_file(other, folder / "consolidated.safetensors")
+    done = merge_files(folder, [(adapter, 1.0)], out)
+    assert (done.tensors, done.left_behind) == (9, ("consolidated.safetensors",))
+    assert [path.name for path in out.iterdir()] == ["model.safetensors"]
+    names = ("model.safetensors", "model.fp16.safetensors")
+    for name, part in zip(names, ("a.safetensors", "b.safetensors"), strict=True):
+        save_file(model_weights(), folder / part)
+        index = {"weight_map": dict.fromkeys(model_weights(), part)}
+        (folder / f"{name}.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelFileError, match=r"several models: model\.fp16\.\S+, model\.safetensors\.index\.json"):
+        merge_files(folder, [(adapter, 1.0)], tmp_path / "other")
+    merge_files(folder / "model.fp16.safetensors.index.json", [(adapter, 1.0)], tmp_path / "one")
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {
+        "b.safetensors",
+        "model.fp16.safetensors.index.json",
+    }
 
 
 def test_an_index_may_not_point_elsewhere(tmp_path: Path, adapter: Adapter) -> None:
@@ -86,8 +113,13 @@ def test_skipping_what_is_missing(tmp_path: Path) -> None:
     }  # fmt: skip
     save_file(model_weights(), base)
     adapter = read_adapter(write_kohya(tmp_path / "style.safetensors", extra=extra))
-    with pytest.raises(AdapterError, match=r"adapter style: the model has no lora_te_text_model \(B 6×2 @ A 2×4\)"):
+    message = r"adapter style: the model has no lora_te_text_model \(B 6×2 @ A 2×4\)"
+    with pytest.raises(AdapterError, match=message) as caught:
         merge_files(base, [(adapter, 1.0)], tmp_path / "out.safetensors")
+    assert "--skip-missing" in (caught.value.hint or "")
+    with pytest.raises(AdapterError, match=message) as caught:
+        LoraSet(model_weights()).add(adapter)
+    assert "--skip-missing" not in (caught.value.hint or "")
     done = merge_files(base, [(adapter, 1.0)], tmp_path / "out.safetensors", allow_missing=True)
     assert done.skipped == {"style": ("lora_te_text_model",)}
     assert _same(tmp_path / "out.safetensors", stock_loop(model_weights(), (factors(4), 0.5)))
@@ -116,10 +148,23 @@ def test_an_output_that_exists(tmp_path: Path, adapter: Adapter) -> None:
         merge_files(base, [(adapter, 1.0)], base, overwrite=True)
     with pytest.raises(ModelFileError, match="is the adapter pirate itself"):
         merge_files(base, [(adapter, 1.0)], adapter.path, overwrite=True)
+    namesake = read_adapter(write_peft(tmp_path / "other" / "pirate"))
+    with pytest.raises(ModelFileError, match="is the adapter pirate itself"):
+        merge_files(base, [(adapter, 1.0), (namesake, 1.0)], adapter.path, overwrite=True)
     with pytest.raises(ModelFileError, match="is a folder, and one file is to be written"):
         merge_files(base, [(adapter, 1.0)], tmp_path, overwrite=True)
     merge_files(base, [(adapter, 1.0)], out, overwrite=True)
     assert _same(out, stock_loop(model_weights(), (factors(4), 2.0)))
+
+
+def test_an_output_that_is_no_file(tmp_path: Path, adapter: Adapter) -> None:
+    """As root, /dev/null would become one."""
+    base, pipe = tmp_path / "base.safetensors", tmp_path / "pipe"
+    save_file(model_weights(), base)
+    os.mkfifo(pipe)
+    with pytest.raises(ModelFileError, match="is a device, a pipe or a socket"):
+        merge_files(base, [(adapter, 1.0)], pipe, overwrite=True)
+    assert pipe.is_fifo()
 
 
 def test_a_full_disk(tmp_path: Path, adapter: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,6 +313,14 @@ def test_gguf_of_a_type_that_is_not_merged(tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match=r"blk\.0\.ffn_down\.weight is Q4_0; F32, F16, BF16 and Q8_0"):
         merge_files(base, [(_wide_adapter(tmp_path / "a"), 1.0)], tmp_path / "out.gguf")
     assert not (tmp_path / "out.gguf").exists()
+
+
+def test_gguf_without_a_module(tmp_path: Path) -> None:
+    """It is named as the adapter's file names it."""
+    weights = {name: w for name, w in _wide(model_weights()).items() if "1.mlp.down_proj" not in name}
+    base = _write_gguf(tmp_path / "base.gguf", weights, "F32", "qwen2")
+    with pytest.raises(AdapterError, match=r"the model has no base_model\.model\.model\.layers\.1\.mlp\.down_proj \("):
+        merge_files(base, [(_wide_adapter(tmp_path / "a"), 1.0)], tmp_path / "out.gguf")
 
 
 def test_gguf_truncated(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from onebit.config.adapters_section import ListedAdapter
 from onebit.config.load import load
-from onebit.engines.choice import about, check_args_beside_choice, check_choice
+from onebit.engines.choice import about, check_beside_choice, check_choice
 from onebit.engines.spec import Adapter
 from onebit.errors import ConfigError, ModelFileError
 from onebit.models.gguf_file import inspect
@@ -152,5 +152,11 @@ def test_what_it_does_is_in_the_config_or_the_file_or_its_name(files: dict[str, 
 @pytest.mark.parametrize("arg", ["--cache-ram", "--cache-ram=512", "-cram", "--lora"])
 def test_arguments_that_would_mix_prompts_or_numbers(arg: str) -> None:
     with pytest.raises(ConfigError, match="does not go with `adapters`"):
-        check_args_beside_choice(["--temp", "0.2", arg, "1"])
-    check_args_beside_choice(["--temp", "0.2"])
+        check_beside_choice(["--temp", "0.2", arg, "1"], embeddings=False)
+    check_beside_choice(["--temp", "0.2"], embeddings=False)
+
+
+def test_embeddings_would_mix_prompts_too() -> None:
+    """An embedding in a slot sets it to other adapters, and the prompt that one of them computed stays."""
+    with pytest.raises(ConfigError, match="`embeddings` does not go with `adapters`"):
+        check_beside_choice([], embeddings=True)

@@ -184,5 +184,7 @@ async def test_what_there_is_and_what_there_is_not(config: Path) -> None:
             assert (param == "lora" and "id" in str(fields)) or "did you mean pirate?" in answer["error"]["message"]
         code, answer, _ = await server.post("/v1/messages", model="noise", messages=messages, max_tokens=1)
         assert code == 400 and "/v1/chat/completions" in answer["error"]["message"]
+        code, answer, _ = await server.post("/v1/embeddings", model="noise", input="x")
+        assert code == 400 and "without adapters" in answer["error"]["message"]
         code, answer, _ = await server.post("/tokenize", model="noise:pirate", content="a")
         assert code == 200

@@ -168,6 +168,14 @@ class TestVectors:
         with pytest.raises(EmbedError, match="the query has the shape"):
             Vectors.from_floats(np.ones((2, 8), np.float32)).search(query)
 
+    @pytest.mark.parametrize("number", [np.nan, np.inf])
+    def test_a_query_that_is_not_finite(self, number: float) -> None:
+        query = np.array([1.0, number, *[0.0] * 6], np.float32)
+        with pytest.raises(EmbedError, match="NaNs or infinities"):
+            Vectors.from_floats(np.ones((2, 8), np.float32)).search(query)
+        with pytest.raises(EmbedError, match="vector 1 holds NaNs or infinities"):
+            Vectors.from_floats(np.stack([np.ones(8, np.float32), query]))
+
     def test_a_filter_of_another_size(self) -> None:
         with pytest.raises(EmbedError, match="the filter has the shape"):
             Vectors.from_floats(np.ones((2, 8), np.float32)).search(np.ones(8, np.float32), allow=np.ones(3, np.bool_))

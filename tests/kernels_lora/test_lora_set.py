@@ -194,6 +194,82 @@ def test_weights_that_overlap() -> None:
     LoraSet(apart).add(adapter)
 
 
+def _one(module: str, out: int = 8, into: int = 8, **more: Any) -> Adapter:
+    """An adapter named `module` on that module alone."""
+    rng = np.random.default_rng(1)
+    b, a = (Matrix(rng.standard_normal(shape, np.float32), Number.F32) for shape in ((out, 2), (2, into)))
+    return Adapter(module, Path(), "peft", {module: Factors(module, b, a, 2.0, **more)}, {})
+
+
+def test_one_half_of_a_tied_pair() -> None:
+    """Merged into the head, an adapter would change the embedding as well; peft only warns."""
+    model = nn.ModuleDict({"emb": nn.Embedding(8, 8), "head": nn.Linear(8, 8, bias=False), "free": nn.Linear(8, 8)})
+    model["head"].weight = model["emb"].weight
+    for weights in (model, model.state_dict()):
+        lora = LoraSet(weights)
+        with pytest.raises(AdapterError, match=r"adapter head: .*head\.weight.* share memory \(tied weights\)"):
+            lora.add(_one("head"))
+        lora.add(_one("free"))
+    view = {"whole.weight": (whole := np.zeros((16, 8), np.float32)), "part.weight": whole[:8]}
+    with pytest.raises(AdapterError, match="share memory"):
+        LoraSet(view).add(_one("part"))
+
+
+def test_one_module_under_two_names_is_used_as_one() -> None:
+    """ALBERT's layers: an adapter on it means all of its uses. Under both names at once it would be merged twice."""
+    layer = nn.Linear(8, 8, bias=False)
+    lora, base = LoraSet(nn.ModuleDict({"first": layer, "second": layer})), layer.weight.detach().clone()
+    lora.add(_one("first"))
+    lora.apply({"first": 1.0})
+    assert not torch.equal(layer.weight, base)
+    with pytest.raises(AdapterError, match=r"first\.weight and second\.weight share memory"):
+        lora.add(_one("second"))
+    lora.discard("first")
+    lora.add(_one("second"))  # nothing writes there under the other name any more
+    assert torch.equal(layer.weight, base)
+
+
+@pytest.mark.parametrize("how", ["to", "assign", "replaced", "gone"])
+def test_a_model_that_was_moved(how: str) -> None:
+    """What is merged into the memory of before would change nothing."""
+    model = nn.ModuleDict({"x": nn.Linear(8, 8)})
+    weights = dict(model.state_dict())
+    lora = LoraSet(model if how in ("to", "assign") else weights)
+    lora.add(_one("x"))
+    lora.apply({"x": 1.0})
+    if how == "to":
+        model.to(torch.bfloat16)
+    elif how == "assign":
+        model.load_state_dict({name: w.clone() for name, w in weights.items()}, assign=True)
+    elif how == "replaced":
+        weights["x.weight"] = weights["x.weight"].clone()
+    else:
+        del weights["x.weight"]
+    for strengths in ({"x": 0.5}, {}):
+        with pytest.raises(AdapterError, match=r"x\.weight is not where it was when this set was made"):
+            lora.apply(strengths)
+    assert lora.active == {"x": 1.0}
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_layers_say_how_they_store_their_weights(saved: bool) -> None:
+    """An adapter on GPT-2's Conv1D and on Linear layers; peft saves the `fan_in_fan_out` of the last one for all."""
+    layers = pytest.importorskip("transformers.pytorch_utils")
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"conv": layers.Conv1D(8, 8), "linear": nn.Linear(8, 8)})
+    weights = {name: model.get_parameter(f"{name}.weight").detach() for name in ("conv", "linear")}
+    base = {name: weight.clone() for name, weight in weights.items()}
+    for name in base:
+        lora = LoraSet(model)
+        adapter = _one(name, transposed=saved)
+        lora.add(adapter)
+        lora.apply({name: 1.0})
+        (one,) = adapter.factors.values()
+        delta = torch.from_numpy(one.b.load().as_float32() @ one.a.load().as_float32())
+        wanted = base[name] + (delta.T if name == "conv" else delta)
+        torch.testing.assert_close(weights[name], wanted)
+
+
 def test_a_set_needs_no_file_any_more(tmp_path: Path) -> None:
     folder = write_peft(tmp_path / "pirate")
     weights, kept = model_weights(), model_weights()

@@ -40,8 +40,10 @@ def sent(call: Call) -> Any:
         ({"lora": "none"}, "none", [ALWAYS]),
         ({"lora": []}, "none", [ALWAYS]),
         ({"model": "chat:none"}, "none", [ALWAYS]),
+        ({"model": "chat:none", "lora": "none"}, "none", [ALWAYS]),
         ({"model": "chat:pirate"}, "pirate", [ALWAYS, {"id": 1, "scale": 1.0}]),
         ({"model": "chat:pirate", "lora": "pirate"}, "pirate", [ALWAYS, {"id": 1, "scale": 1.0}]),
+        ({"model": "chat:pirate", "lora": ["pirate"]}, "pirate", [ALWAYS, {"id": 1, "scale": 1.0}]),
         ({"lora": "brief"}, "brief", [ALWAYS, {"id": 2, "scale": 0.5}]),
         (
             {"lora": ["brief", {"name": "pirate", "scale": -2}]},
@@ -122,14 +124,14 @@ def test_a_model_without_adapters_is_told_so() -> None:
 
 
 def test_endpoints_where_the_engine_heeds_no_adapters() -> None:
+    """Those that take a slot would leave its prompt there under other adapters: none may be let through."""
     assert read("/tokenize", model="chat:pirate", content="x").need.adapters is not None
-    assert read("/v1/embeddings", input="x").lora == "none"
-    assert read("/v1/embeddings", input="x", messages=SHORT, lora="auto").lora == "none"
-    assert read("/v1/embeddings", model="chat:auto", input=SHORT).lora == "none"
-    with pytest.raises(InvalidRequest, match="takes no adapters"):
-        read("/v1/embeddings", model="chat:pirate", input="x")
-    with pytest.raises(InvalidRequest, match="cannot keep their prompts apart"):
-        read("/v1/messages")
+    for path in (path for path, endpoint in ENDPOINTS.items() if endpoint.leased and not endpoint.lora):
+        for more in ({}, {"lora": "auto"}, {"model": "chat:pirate"}):
+            with pytest.raises(InvalidRequest, match="cannot keep their prompts apart") as refused:
+                read(path, input="x", **more)
+            assert refused.value.hint
+        assert read(path, model="plain", input="x").lora is None
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,19 @@ async def test_those_with_the_set_in_use_go_first_until_a_batch_is_full_and_no_m
         assert [c.holds for c in later] == [False] * 3 + [True] * 3 + [False] * 2
 
 
+@pytest.mark.parametrize("sequences", [1, 2, 4])
+async def test_what_passes_is_counted_in_slots(sequences: int) -> None:
+    gate = make(EngineView("a", 8))
+    running = [Client(gate, asks(A, sequences)) for _ in range(8 // sequences)]
+    b, later = Client(gate, asks(B)), [Client(gate, asks(A, sequences)) for _ in range(24)]
+    async with clients(gate, *running, b, *later):
+        everyone = [*running, *later]
+        while not b.holds:
+            next(c for c in everyone if c.holds).go.set()
+            await settle()
+        assert sum(c.ended for c in everyone) * sequences == 8 + 8  # those that ran, and one batch more
+
+
 async def test_a_batch_is_gathered_from_the_whole_line() -> None:
     gate = make(EngineView("a", 4))
     needs = [A, B, BASE, A, B, A, BASE, B, A]

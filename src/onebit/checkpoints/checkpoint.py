@@ -13,6 +13,7 @@ from onebit.errors import ModelFileError
 from onebit.kernels.lora.safetensors_file import TensorSpan, read_header
 
 _INDEX = ".safetensors.index.json"
+_WHOLE = "model.safetensors"
 _MAX_INDEX = 100 << 20  # bytes
 _WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".msgpack", ".h5", ".onnx")
 
@@ -27,12 +28,16 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model's files. `folder` is set where the model is a folder, whose other files belong to it."""
+    """A model's files. `folder` is set where the model is a folder, whose other files belong to it.
+
+    `index`: the file in it that says which shards there are, if there is one.
+    """
 
     files: tuple[CheckpointFile, ...]
     format: Literal["safetensors", "gguf"]
     folder: Path | None = None
     gguf: GgufFacts | None = None
+    index: Path | None = None
 
     @property
     def tensors(self) -> dict[str, TensorSpan]:
@@ -46,18 +51,24 @@ class Checkpoint:
 
     def other_files(self) -> Iterator[Path]:
         """Configuration, tokenizer, …: what lies in the folder and holds no weights."""
-        for path in sorted(self.folder.iterdir()) if self.folder else ():
-            if path.is_file() and path.suffix not in _WEIGHT_FILES:
-                yield path
+        return (path for path in self._beside() if not _of_weights(path) or path == self.index)
+
+    def left_behind(self) -> Iterator[str]:
+        """Files with other weights in the folder: another model, or a copy of this one that nothing is merged into."""
+        used = {file.path for file in self.files}
+        return (path.name for path in self._beside() if path.suffix in _WEIGHT_FILES and path not in used)
+
+    def _beside(self) -> list[Path]:
+        return [path for path in sorted(self.folder.iterdir()) if path.is_file()] if self.folder else []
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Read the headers. Raises ModelFileError where a file is missing, damaged, truncated or of another kind."""
     if path.is_dir() or path.name.endswith(_INDEX):
-        folder = path if path.is_dir() else path.parent
-        files = tuple(_read(shard) for shard in _shards(path))
+        folder, index = (path, _index(path)) if path.is_dir() else (path.parent, path)
+        files = tuple(_read(shard) for shard in (_shards(index) if index else _unlisted(folder)))
         _check_unique(files, folder)
-        return Checkpoint(files, "safetensors", folder)
+        return Checkpoint(files, "safetensors", folder, index=index)
     if path.suffix == ".gguf":
         tensors, facts = read_gguf(path)
         return Checkpoint((CheckpointFile(path, tensors),), "gguf", gguf=facts)
@@ -68,13 +79,28 @@ def _read(path: Path) -> CheckpointFile:
     return CheckpointFile(path, read_header(path).tensors)
 
 
-def _shards(path: Path) -> list[Path]:
-    index = path if path.is_file() else next(iter(sorted(path.glob("*" + _INDEX))), None)
-    if index is None:
-        found = sorted(path.glob("*.safetensors"))
-        if not found:
-            raise ModelFileError(f"{path} has no .safetensors file in it", hint="name a model's folder, or a file")
-        return found
+def _of_weights(path: Path) -> bool:
+    return path.suffix in _WEIGHT_FILES or path.name.endswith(".index.json")
+
+
+def _index(folder: Path) -> Path | None:
+    found = sorted(folder.glob("*" + _INDEX))
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise ModelFileError(f"{folder} holds several models: {names}", hint="name one of these instead of the folder")
+    return found[0] if found else None
+
+
+def _unlisted(folder: Path) -> list[Path]:
+    """Without an index, all there are; but model.safetensors, the usual name, is a whole model."""
+    found = sorted(folder.glob("*.safetensors"))
+    if not found:
+        raise ModelFileError(f"{folder} has no .safetensors file in it", hint="name a model's folder, or a file")
+    whole = folder / _WHOLE
+    return [whole] if whole in found else found
+
+
+def _shards(index: Path) -> list[Path]:
     try:
         if index.stat().st_size > _MAX_INDEX:
             raise ValueError("it is too large")

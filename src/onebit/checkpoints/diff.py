@@ -17,6 +17,7 @@ from onebit.errors import ModelFileError
 from onebit.kernels.lora.adapter import Adapter, Factors
 from onebit.kernels.lora.readers import is_adapter, read_adapter
 from onebit.kernels.lora.safetensors_file import TensorSpan, read_header
+from onebit.models.gguf_file import ModelKind, inspect
 from onebit.models.report import Report, silent
 
 
@@ -72,6 +73,10 @@ def compare(a: Path, b: Path, report: Report = silent) -> Diff:
 def _holds_adapter(path: Path) -> bool:
     if path.is_dir():
         return (path / "adapter_model.safetensors").is_file()
+    if path.suffix == ".gguf" and inspect(path).kind is ModelKind.ADAPTER:
+        raise ModelFileError(
+            f"{path} is an adapter as GGUF, which cannot be compared", hint="compare the safetensors it was made from"
+        )
     return path.suffix != ".gguf" and not path.name.endswith(".json") and is_adapter(read_header(path))
 
 
@@ -150,9 +155,10 @@ def _model_row(
     if changed == 0 or not can_merge(a):  # of bytes in an unknown encoding there is no distance
         return Row(a.name, changed == 0, 0.0 if changed == 0 else math.nan, 1.0 if changed == 0 else math.nan, changed)
     gap, inner, xx, yy = 0.0, 0.0, 0.0, 0.0
-    for p, q in _blocks(x, y):
-        gap += float(np.sum((p - q) ** 2))
-        inner, xx, yy = inner + float(np.vdot(p, q)), xx + float(np.vdot(p, p)), yy + float(np.vdot(q, q))
+    with np.errstate(invalid="ignore"):  # infinities: there is no distance then
+        for p, q in _blocks(x, y):
+            gap += float(np.sum((p - q) ** 2))
+            inner, xx, yy = inner + float(np.vdot(p, q)), xx + float(np.vdot(p, p)), yy + float(np.vdot(q, q))
     return _row(a.name, math.sqrt(gap), math.sqrt(xx), math.sqrt(yy), inner, changed)
 
 

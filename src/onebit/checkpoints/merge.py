@@ -33,6 +33,7 @@ class Merged:
     changed: int  # tensors
     tensors: int
     skipped: dict[str, tuple[str, ...]]  # by adapter: modules the model has not
+    left_behind: tuple[str, ...] = ()  # files with other weights in the model's folder
 
 
 def merge_files(
@@ -53,14 +54,15 @@ def merge_files(
     ModelFileError, and then `out` is as it was.
     """
     checkpoint = open_checkpoint(base)
-    inputs = {"the base": base} | {f"the adapter {adapter.name}": adapter.path for adapter, _ in adapters}
-    for what, path in inputs.items():
+    inputs = [("the base", base), *((f"the adapter {adapter.name}", adapter.path) for adapter, _ in adapters)]
+    for what, path in inputs:
         if out.exists() and out.samefile(path):
             raise ModelFileError(f"{out} is {what} itself", hint="write to another file; this one is read meanwhile")
     if checkpoint.gguf:
         adapters = [(translate(adapter, checkpoint.gguf), strength) for adapter, strength in adapters]
     tensors = checkpoint.tensors
-    planned = plan(adapters, {name: span.shape for name, span in tensors.items()}, allow_missing=allow_missing)
+    shapes = {name: span.shape for name, span in tensors.items()}
+    planned = plan(adapters, shapes, allow_missing=allow_missing, skip="--skip-missing merges the others alone")
     for name in planned.parts:
         if not can_merge(tensors[name]):
             raise AdapterError(
@@ -68,7 +70,7 @@ def merge_files(
                 hint="merge into a model of one of these types, and quantize the result",
             )
     _write_all(checkpoint, planned, out, _Job(mode, threads, report, checkpoint.size, overwrite))
-    return Merged(out, len(planned.parts), len(tensors), dict(planned.skipped))
+    return Merged(out, len(planned.parts), len(tensors), dict(planned.skipped), tuple(checkpoint.left_behind()))
 
 
 @dataclass(slots=True)

@@ -21,6 +21,8 @@ def atomic(target: Path, needs: int, *, folder: bool, overwrite: bool) -> Iterat
     """
     if target.is_dir() and not folder:
         raise ModelFileError(f"{target} is a folder, and one file is to be written", hint="name a file in it")
+    if target.exists() and not target.is_dir() and not target.is_file():
+        raise ModelFileError(f"{target} is a device, a pipe or a socket, which a file would take the place of")
     if target.exists() and (folder or not overwrite):
         hint = "remove it, or name another" if folder else "name another, or overwrite it with --force"
         raise ModelFileError(f"{target} exists already", hint=hint)

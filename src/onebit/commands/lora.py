@@ -93,6 +93,9 @@ def merge(
     for name, modules in done.skipped.items():
         more = " …" if len(modules) > 3 else ""
         console.err().print(plain_text(f"{name}: left out {len(modules)} modules: {', '.join(modules[:3])}{more}"))
+    if done.left_behind:
+        more = " …" if len(done.left_behind) > 3 else ""
+        console.err().print(plain_text(f"other weights, not copied: {', '.join(done.left_behind[:3])}{more}"))
     console.err().print(
         plain_text(f"merged {len(wanted)} adapters into {done.changed} of {done.tensors} tensors ({mode})")
     )
@@ -133,7 +136,9 @@ def show(
 
 @app.command()
 def diff(
-    a: Annotated[Path, typer.Argument(metavar="A", help="An adapter, or a model of safetensors or GGUF.")],
+    a: Annotated[
+        Path, typer.Argument(metavar="A", help="An adapter of safetensors, or a model of safetensors or GGUF.")
+    ],
     b: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with: of the same kind.")],
     as_json: Json = False,
 ) -> None:

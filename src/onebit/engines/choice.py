@@ -15,8 +15,13 @@ from onebit.models.gguf_file import ModelInfo, ModelKind
 _NOT_BESIDE = frozenset({"-cram", "--cache-ram", "--lora", "--lora-scaled", "-kvu", "--kv-unified"})
 
 
-def check_args_beside_choice(engine_args: Sequence[str]) -> None:
-    """Raises ConfigError for an argument of the user's that does not go with adapters to choose from."""
+def check_beside_choice(engine_args: Sequence[str], embeddings: bool) -> None:
+    """Raises ConfigError for what does not go with adapters to choose from. `engine_args`: the user's, after --."""
+    if embeddings:
+        raise ConfigError(
+            "`embeddings` does not go with `adapters`: llama-server would take one adapter's prompt for another's",
+            hint="list the model twice, once with its adapters and once, under another name, with `embeddings: true`",
+        )
     for arg in engine_args:
         if arg.split("=", 1)[0] in _NOT_BESIDE:
             raise ConfigError(f"{arg} stands after --, which does not go with `adapters`", hint="leave one of them out")

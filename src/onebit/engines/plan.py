@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onebit.config.model_settings import ModelSettings
 from onebit.config.types import lora_parts
-from onebit.engines.choice import check_args_beside_choice
+from onebit.engines.choice import check_beside_choice
 from onebit.engines.device import Build, Device, DeviceKind
 from onebit.engines.spec import Adapter, Draft, DraftKind, EngineSpec
 from onebit.errors import ConfigError, ModelFileError, NoBuild
@@ -58,8 +58,9 @@ def plan(
     """
     _check_model(info)
     _check_engine_args(settings)
+    embeddings = settings.embeddings or info.embedding
     if choice:
-        check_args_beside_choice(settings.engine_args)
+        check_beside_choice(settings.engine_args, embeddings)
     draft = _draft(settings, info, inspect)
     adapters = _adapters(settings, info, inspect)
     context = _context(settings, info)
@@ -69,7 +70,6 @@ def plan(
     gpu_layers = _each("--n-gpu-layers", settings.n_gpu_layers, len(chosen))
     alias = settings.alias or info.path.stem
     names = _names([device for device, _ in chosen])
-    embeddings = settings.embeddings or info.embedding
     engines = []
     for rank, (device, build) in enumerate(chosen):
         drafts = draft if rank == 0 or not settings.adaptive else None

@@ -55,12 +55,12 @@ class Adapters:
         Raises UnknownModel (404) or InvalidRequest (400): the engine would ignore what it does not know.
         """
         asked = fields.get("lora")
-        if named in WORDS and asked is None:
+        if named in WORDS and asked in (None, named):
             asked, named = named, None
         if named is not None:
             if named not in self._single:
                 raise self._unknown(named, UnknownModel, f"the model {self.model} has no adapter", "model")
-            if asked is not None and asked != named:
+            if asked not in (None, named, [named]):
                 raise InvalidRequest(
                     f"the model's name chooses the adapter {named} already", hint="leave 'lora' out", param="lora"
                 )

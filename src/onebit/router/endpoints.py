@@ -13,7 +13,11 @@ from onebit.router.assemble import Answer, ChatAnswer, TextAnswer
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One path. `required`: fields a body must have; `whole`: makes one answer of a stream."""
+    """One path. `required`: fields a body must have; `whole`: makes one answer of a stream.
+
+    `instead`: what to do where it cannot be used, with a model that lists adapters. It takes a slot there, and the
+    engine heeds no `lora` in its body: it would set the slot to other adapters, and keep the prompt that is in it.
+    """
 
     path: str
     required: tuple[str, ...] = ()
@@ -21,6 +25,7 @@ class Endpoint:
     done: bytes = b""  # what the last event of a complete stream looks like, empty: it has no mark
     leased: bool = True  # False: works beside the slots (tokenize)
     lora: bool = False  # the engine heeds `lora` in its body
+    instead: str = ""
     sequences: str | None = None  # the field that may hold several inputs, each of which takes a slot
     error_event: Callable[[OnebitError], bytes] = lambda error: _openai_event(error)
 
@@ -63,8 +68,18 @@ ENDPOINTS = {
             lora=True,
         ),
         Endpoint("/v1/responses", ("input",), error_event=_responses_event, lora=True),
-        Endpoint("/v1/messages", ("messages",), error_event=_anthropic_event),
-        Endpoint("/v1/embeddings", ("input",), sequences="input"),
+        Endpoint(
+            "/v1/messages",
+            ("messages",),
+            error_event=_anthropic_event,
+            instead="use /v1/chat/completions or /v1/responses",
+        ),
+        Endpoint(
+            "/v1/embeddings",
+            ("input",),
+            sequences="input",
+            instead="ask a model without adapters; the config may list the same file a second time",
+        ),
         Endpoint("/v1/messages/count_tokens", ("messages",), leased=False, error_event=_anthropic_event),
         Endpoint("/tokenize", ("content",), leased=False),
         Endpoint("/detokenize", ("tokens",), leased=False),

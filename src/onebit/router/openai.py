@@ -79,17 +79,12 @@ def read_call(
 
 
 def _chosen(adapters: Adapters, endpoint: Endpoint, named: str | None, fields: Mapping[str, Any]) -> Chosen:
-    # Where none can be applied, there is no message that "auto" could choose one by.
-    chosen = adapters.choose(named, fields if endpoint.lora else {"lora": fields.get("lora")})
-    if endpoint.leased and not endpoint.lora:
-        if endpoint.path == "/v1/messages":
-            # llama-server drops `lora` on its way there, and answers with what the slot's last prompt left behind.
-            raise InvalidRequest(
-                f"{adapters.model} has adapters, and llama-server cannot keep their prompts apart at /v1/messages",
-                hint="use /v1/chat/completions or /v1/responses",
-            )
-        if chosen.names != "none":
-            raise InvalidRequest(f"{endpoint.path} takes no adapters", param="lora")
+    chosen = adapters.choose(named, fields)
+    if endpoint.instead:
+        raise InvalidRequest(
+            f"{adapters.model} has adapters, and llama-server cannot keep their prompts apart at {endpoint.path}",
+            hint=endpoint.instead,
+        )
     return chosen
 
 

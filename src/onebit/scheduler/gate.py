@@ -361,7 +361,7 @@ class Gate:
         One that must go on waiting blocks the engines it could use for everyone behind it: else a request for four
         slots would starve behind a stream of requests for one. One that fits elsewhere may pass. So may one of the same
         tier with the adapters that an engine decodes with just now, where those ahead wait for other ones: but so many
-        only as make one whole batch. Then the engine finishes what it has, and the adapters change.
+        only as fill one whole batch. Then the engine finishes what it has, and the adapters change.
         """
         slots = model.slots
         blocked: frozenset[str] = frozenset()
@@ -380,7 +380,7 @@ class Gate:
             claim = slots.claim(need, blocked, waiting=model.line.size - 1)
             if claim is not None:
                 if ahead is not None and claim.engine in closed:
-                    ahead.passed += 1
+                    ahead.passed += claim.slots
                 return lease, claim
             able = slots.contenders(need)
             if need.adapters is not None and (other := slots.other_sets(need)):

@@ -56,7 +56,7 @@ class Lease:
         self.tier = ask.tier  # what counts: waiting long may have lifted it
         self.left = left  # the engine that died under it before
         self.front = front  # it was served before, and goes before the others of its tier
-        self.passed = 0  # how many went before it because their adapters were in use
+        self.passed = 0  # slots of those that went before it because their adapters were in use
         self.joined = self.lifted = 0.0  # when it began to wait, and when waiting brought it into its present tier
         self.turn: Turn | None = None  # where it stands in line, while it does
         self.future: asyncio.Future[None] | None = None  # while it waits

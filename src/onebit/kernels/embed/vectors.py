@@ -52,6 +52,8 @@ class Vectors:
     @classmethod
     def from_floats(cls, values: Floats) -> Vectors:
         """Quantise float32 [n, dims]; the vectors' lengths are forgotten."""
+        if not np.isfinite(values).all():
+            raise EmbedError(f"vector {int(np.argmin(np.isfinite(values).all(axis=-1)))} holds NaNs or infinities")
         rows, _ = quantize(values)
         return cls(rows, unit_scales(rows))
 
@@ -70,6 +72,8 @@ class Vectors:
         """
         if query.shape != (self.rows.shape[1],):
             raise EmbedError(f"the query has the shape {query.shape}, the vectors have {self.rows.shape[1]} dimensions")
+        if not np.isfinite(query).all():
+            raise EmbedError("the query holds NaNs or infinities")
         if allow is not None and allow.shape != self.scales.shape:
             raise EmbedError(f"the filter has the shape {allow.shape}, there are {len(self.rows):,} vectors")
         asked, _ = quantize(query[None, :].astype(np.float32))

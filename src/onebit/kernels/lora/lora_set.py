@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from onebit.errors import AdapterError
 from onebit.kernels.lora.adapter import Adapter
-from onebit.kernels.lora.plan import Part, match, plan
+from onebit.kernels.lora.places import shared
+from onebit.kernels.lora.plan import Part, as_stored, match, plan
 from onebit.kernels.lora.terms import Mode
-from onebit.kernels.lora.weights import Place, Weight, merge_all, weights_of
+from onebit.kernels.lora.weights import Weight, merge_all, weights_of
 from onebit.kernels.threads import in_spite_of_ctrl_c
 
 if TYPE_CHECKING:
@@ -38,11 +38,12 @@ class LoraSet:
 
         Weights on a GPU are merged there (see `onebit.kernels.lora.triton_merge`).
         """
+        self._model = model
         self._weights: dict[str, Weight] = weights_of(model)
         self._mode = mode
         self._threads = threads
         self._adapters: dict[str, Adapter] = {}
-        self._places: dict[str, Place] = {}  # the memory that this set writes to, by the weights' names
+        self._written: dict[str, frozenset[str]] = {}  # the weights that each adapter changes
         self._base: dict[str, Any] = {}
         self._merged: dict[str, tuple[Part, ...]] = {}
         self._active: dict[str, float] = {}
@@ -61,15 +62,18 @@ class LoraSet:
         """Make an adapter known; nothing is merged. Raises AdapterError where it does not fit the model."""
         if adapter.name in self._adapters:
             raise AdapterError(f"there is an adapter {adapter.name} already", hint="give this one another name")
+        adapter = as_stored(adapter, {name: weight.transposed for name, weight in self._weights.items()})
         chosen = match(adapter, {name: weight.shape for name, weight in self._weights.items()})
-        self._places = self._check_weights(adapter, chosen.values())
+        written = frozenset(chosen.values())
+        self._check_weights(adapter, written)
         self._adapters[adapter.name] = adapter.loaded()  # to put weights back, no file may be needed
+        self._written[adapter.name] = written
 
     def discard(self, name: str) -> None:
         """Forget an adapter, after taking it out of the weights."""
         self._known(name)
         self.apply({other: strength for other, strength in self._active.items() if other != name})
-        del self._adapters[name]
+        del self._adapters[name], self._written[name]
 
     def apply(self, strengths: Mapping[str, float]) -> None:
         """Have exactly these adapters merged, in this order; {} gives the base back, bit for bit.
@@ -79,6 +83,7 @@ class LoraSet:
         """
         wanted = [(self._known(name), strength) for name, strength in strengths.items()]
         planned = plan(wanted, {name: weight.shape for name, weight in self._weights.items()}).parts
+        self._check_unmoved({**self._merged, **planned})
         changed = [name for name in {**self._merged, **planned} if self._merged.get(name) != planned.get(name)]
         for name in changed:  # all memory is taken before the first weight is changed
             if name not in self._base:
@@ -111,18 +116,28 @@ class LoraSet:
             raise AdapterError(f"there is no adapter {name}", hint=f"adapters of this set: {there}")
         return self._adapters[name]
 
-    def _check_weights(self, adapter: Adapter, names: Iterable[str]) -> dict[str, Place]:
-        """The memory that this set writes to then: what stands there under two names would be merged into twice."""
-        places = dict(self._places)
-        for name in names:
-            weight = self._weights[name]
-            if problem := weight.problem():
+    def _check_weights(self, adapter: Adapter, written: frozenset[str]) -> None:
+        for name in sorted(written):
+            if problem := self._weights[name].problem():
                 raise AdapterError(f"adapter {adapter.name}: {name} cannot be merged into: {problem}")
-            places[name] = weight.place()
-        for one, other in pairwise(sorted(places, key=lambda name: (places[name], name))):
-            if places[one].device == places[other].device and places[other].begin < places[one].end:
-                raise AdapterError(f"adapter {adapter.name}: {one} and {other} share memory (tied weights)")
-        return places
+        places = {name: weight.place() for name, weight in self._weights.items()}
+        pair = shared(places, written.union(*self._written.values()))
+        if pair is not None:
+            raise AdapterError(
+                f"adapter {adapter.name}: {pair[0]} and {pair[1]} share memory (tied weights)",
+                hint="what is merged into one would change the other, too; untie them (tie_word_embeddings)",
+            )
+        self._check_unmoved(written)
+
+    def _check_unmoved(self, names: Iterable[str]) -> None:
+        """Raises AdapterError where the model has other memory now: what is merged into ours would change nothing."""
+        now = weights_of(self._model)
+        for name in names:
+            if name not in now or now[name].place() != self._weights[name].place():
+                raise AdapterError(
+                    f"{name} is not where it was when this set was made",
+                    hint="the model was moved, or its weights replaced: make a new LoraSet",
+                )
 
     def _write(self, names: Sequence[str], parts: Mapping[str, tuple[Part, ...]]) -> None:
         for name in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onebit.errors import AdapterError
 from onebit.kernels.lora.adapter import Adapter, Factors
@@ -31,8 +31,23 @@ class Plan:
     skipped: Mapping[str, tuple[str, ...]]  # by adapter: modules that the model has not; empty unless allowed
 
 
-def match(adapter: Adapter, shapes: Mapping[str, Sequence[int]], *, allow_missing: bool = False) -> dict[str, str]:
-    """The weight for each of an adapter's modules. `shapes`: of the model's weights, by name.
+def as_stored(adapter: Adapter, transposed: Mapping[str, bool | None]) -> Adapter:
+    """The adapter for a model that says how its layers store their weights. `transposed`: by weight, None: it does not.
+
+    peft decides that for each layer by its kind when it attaches an adapter, but saves one `fan_in_fan_out` for all.
+    """
+    factors = dict(adapter.factors)
+    for module, names in resolve(factors, transposed).items():
+        stored = transposed[names[0]] if len(names) == 1 else None
+        if stored is not None:
+            factors[module] = replace(factors[module], transposed=stored)
+    return replace(adapter, factors=factors)
+
+
+def match(
+    adapter: Adapter, shapes: Mapping[str, Sequence[int]], *, allow_missing: bool = False, skip: str = ""
+) -> dict[str, str]:
+    """The weight for each of an adapter's modules. `shapes`: of the model's weights, by name; `skip`: how to allow it.
 
     Raises AdapterError, naming adapter, module and shapes, for a module that the model has not (unless allowed), or
     has twice, and for factors that do not fit.
@@ -40,10 +55,10 @@ def match(adapter: Adapter, shapes: Mapping[str, Sequence[int]], *, allow_missin
     found = resolve(adapter.factors, shapes)
     missing = [module for module, names in found.items() if not names]
     if len(missing) == len(found) or (missing and not allow_missing):
-        named = [f"{module} ({_product(adapter.factors[module])})" for module in missing]
+        named = [f"{part.module} ({_product(part)})" for part in map(adapter.factors.__getitem__, missing)]
         raise AdapterError(
             f"adapter {adapter.name}: the model has no {_some(named)}",
-            hint="is it for another model? " + ("" if allow_missing else "--skip-missing merges the others alone"),
+            hint=" ".join(["is it for another model?", *([skip] if skip and len(missing) < len(found) else [])]),
         )
     chosen = {}
     for module, names in found.items():
@@ -59,7 +74,11 @@ def match(adapter: Adapter, shapes: Mapping[str, Sequence[int]], *, allow_missin
 
 
 def plan(
-    wanted: Sequence[tuple[Adapter, float]], shapes: Mapping[str, Sequence[int]], *, allow_missing: bool = False
+    wanted: Sequence[tuple[Adapter, float]],
+    shapes: Mapping[str, Sequence[int]],
+    *,
+    allow_missing: bool = False,
+    skip: str = "",
 ) -> Plan:
     """Match all adapters with their strengths. Raises AdapterError as `match`, and for a strength that is no number."""
     parts: defaultdict[str, list[Part]] = defaultdict(list)
@@ -67,7 +86,7 @@ def plan(
     for adapter, strength in wanted:
         if not math.isfinite(strength):
             raise AdapterError(f"adapter {adapter.name}: its strength is {strength}")
-        chosen = match(adapter, shapes, allow_missing=allow_missing)
+        chosen = match(adapter, shapes, allow_missing=allow_missing, skip=skip)
         for module, weight in chosen.items():
             parts[weight].append(Part(adapter.name, adapter.factors[module], strength))
         if len(chosen) < len(adapter.factors):

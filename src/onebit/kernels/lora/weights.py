@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,24 +12,18 @@ from numpy.typing import NDArray
 from onebit.errors import AdapterError
 from onebit.kernels.lora import fused
 from onebit.kernels.lora.numbers import Matrix, matrix_of
+from onebit.kernels.lora.places import NOWHERE, Place
 from onebit.kernels.lora.terms import Mode, Term
 
 if TYPE_CHECKING:
     import torch
 
 
-class Place(NamedTuple):
-    """Memory without gaps."""
-
-    device: str
-    begin: int  # address
-    end: int  # of the first byte behind it
-
-
 class Weight(Protocol):
     """One weight, changed in place: whatever refers to its memory sees the change."""
 
     shape: tuple[int, ...]
+    transposed: bool | None  # stored in × out (GPT-2's Conv1D), or not; None: its kind does not say
 
     def place(self) -> Place:
         """Where it lies: two names of one memory (tied weights) overlap."""
@@ -59,11 +53,11 @@ class ArrayWeight:
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
         self.shape: tuple[int, ...] = array.shape
+        self.transposed: bool | None = None
 
     def place(self) -> Place:
         """See `Weight`."""
-        begin = int(self._array.__array_interface__["data"][0])
-        return Place("cpu", begin, begin + self._array.nbytes)
+        return Place("cpu", *np.lib.array_utils.byte_bounds(self._array)) if self._array.size else NOWHERE
 
     def problem(self) -> str | None:
         """Its type, or memory with gaps."""
@@ -96,14 +90,27 @@ class ArrayWeight:
 class TensorWeight:
     """A torch tensor, on the CPU (the C kernel) or on a GPU (Triton)."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, transposed: bool | None = None, holder: tuple[int, str] | None = None
+    ) -> None:
+        """`transposed` as in `Weight`, `holder` as in `Place`."""
         self._tensor = tensor.detach()
         self.shape: tuple[int, ...] = tuple(tensor.shape)
+        self.transposed = transposed
+        self._holder = holder
 
     def place(self) -> Place:
         """See `Weight`."""
-        begin = self._tensor.data_ptr()
-        return Place(str(self._tensor.device), begin, begin + self._tensor.nbytes)
+        tensor = self._tensor
+        try:
+            begin = tensor.data_ptr() if tensor.numel() else 0
+            strides = tensor.stride()
+        except RuntimeError:  # sparse and other kinds, whose memory is not one piece
+            return NOWHERE
+        if not begin:  # empty, or on "meta"
+            return NOWHERE
+        last = sum((n - 1) * step for n, step in zip(tensor.shape, strides, strict=True))
+        return Place(str(tensor.device), begin, begin + (last + 1) * tensor.element_size(), self._holder)
 
     def problem(self) -> str | None:
         """Its type, memory with gaps, or a device without a kernel."""
@@ -157,7 +164,7 @@ def weights_of(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, Weight]:
     torch = sys.modules.get("torch")  # who has tensors has imported it
     if torch is not None and isinstance(model, torch.nn.Module):
         _compare_with_torch()
-        return {name: TensorWeight(p) for name, p in model.named_parameters(remove_duplicate=False)}
+        return _parameters(model)
     if not isinstance(model, Mapping):
         raise AdapterError(f"{type(model).__name__} is neither a torch module nor weights by name")
     found: dict[str, Weight] = {}
@@ -168,6 +175,25 @@ def weights_of(model: torch.nn.Module | Mapping[str, Any]) -> dict[str, Weight]:
             _compare_with_torch()
             found[name] = TensorWeight(value)
     return found
+
+
+def _parameters(model: torch.nn.Module) -> dict[str, Weight]:
+    found: dict[str, Weight] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            transposed = _transposed(module) if name == "weight" else None
+            found[f"{path}.{name}" if path else name] = TensorWeight(parameter, transposed, (id(module), name))
+    return found
+
+
+def _transposed(module: torch.nn.Module) -> bool | None:
+    """As peft decides it when it attaches an adapter."""
+    import torch
+
+    if isinstance(module, torch.nn.Linear):
+        return False
+    transformers = sys.modules.get("transformers.pytorch_utils")  # who has such a layer has imported it
+    return True if transformers is not None and isinstance(module, transformers.Conv1D) else None
 
 
 def _compare_with_torch() -> None:
