@@ -48,7 +48,7 @@ def test_they_are_numbered_after_those_for_every_request(folder: Path) -> None:
         (1, "one", 1.0, "a"),
         (2, "two", 2.0, "few words"),
     ]
-    assert there.choose("two", {}).field == b'[{"id": 0, "scale": 0.5}, {"id": 2, "scale": 2.0}]'
+    assert there.field(there.choose("two", {}).adapters) == b'[{"id": 0, "scale": 0.5}, {"id": 2, "scale": 2.0}]'
     (engine,) = made.plan.engines
     args = arguments(engine, Address())
     files = [args[i + 1] for i, arg in enumerate(args) if arg == "--lora-scaled"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperCommand
@@ -102,16 +104,66 @@ def main() -> None:
     command = next((arg for arg in args if not arg.startswith("-")), "")
     cut = args.index("--") if command in _WITH_ENGINE_FLAGS and "--" in args else len(args)
     _clean_up_when_ended()
+    if sys.stdout is not None:  # `onebit … >&-`
+        sys.stdout = cast("TextIO", _Output(sys.stdout))
     try:
-        app(args=args[:cut], prog_name="onebit", obj=tuple(args[cut + 1 :]))
+        try:
+            app(args=args[:cut], prog_name="onebit", obj=tuple(args[cut + 1 :]))
+        finally:
+            if sys.stdout is not None:  # here: where it fails at the interpreter's exit, a traceback is printed
+                sys.stdout.flush()
     except OnebitError as error:
         _show(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # `onebit … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         sys.exit(1)
+    except OSError as error:  # a full disk, a file that may not be read: nothing that a traceback would explain
+        reason = error.strerror or str(error) or type(error).__name__
+        if error.filename == _STDOUT:
+            _forget_output()
+            reason = f"cannot write the output: {reason}"
+        elif error.filename is not None:
+            reason += f": {error.filename}"
+        _show(OnebitError(reason))
+        sys.exit(1)
+
+
+_STDOUT = "<stdout>"
+
+
+class _Output:
+    """stdout, whose errors carry its name: nothing else tells them from those of another file."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        """As a file's."""
+        with self._named():
+            return self._file.write(text)
+
+    def flush(self) -> None:
+        """As a file's."""
+        with self._named():
+            self._file.flush()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = _STDOUT
+            raise
+
+
+def _forget_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _clean_up_when_ended() -> None:

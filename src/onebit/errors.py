@@ -52,6 +52,12 @@ class BodyTooLarge(InvalidRequest):
     code = "request_too_large"
 
 
+class HeadTooLarge(InvalidRequest):
+    """URL and headers are over the limit; they were not read to their end."""
+
+    status = 431
+
+
 class Unauthorized(OnebitError):
     """No API key, or a wrong one."""
 

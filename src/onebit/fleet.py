@@ -70,10 +70,10 @@ class Fleet:
         self._leaving[name] = self.pools.pop(name)
 
     def renewed(self, name: str) -> None:
-        """The old engines have ended. The pool stays, for requests in line hold it; its engines are others."""
+        """The old engines have ended. The pool stays, for requests in line hold it; what it holds is new."""
         pool, new = self.pools[name], self._next.pop(name)
         self._forget_states(pool)
-        pool.engines, pool.context = new.engines, new.context
+        pool.engines, pool.context, pool.adapters = new.engines, new.context, new.adapters  # they number the adapters
         self._move_in(pool)
 
     def forgotten(self, name: str) -> None:

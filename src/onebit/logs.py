@@ -86,7 +86,7 @@ def for_people(record: logging.LogRecord) -> list[Span]:
         return [time, *_request_line(entry, getattr(record, "seconds", 0.0))]
     style = _LEVEL_STYLES.get(record.levelno, "")
     word = f"{record.levelname.lower()}: " if style else ""
-    spans = [time, (word, style), (_printable(record.getMessage()), "")]
+    spans = [time, (word, style), (_printable(record.getMessage().rstrip("\n")), "")]
     if record.exc_info and record.exc_info[0] is not None:
         spans.append(("\n" + logging.Formatter().formatException(record.exc_info), "dim"))
     return spans
@@ -237,16 +237,21 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def logging_to(write: Callable[[logging.LogRecord], None]) -> Iterator[None]:
-    """Everything that `onebit.*` logs from INFO on goes to `write`, and only there."""
-    logger = logging.getLogger("onebit")
-    handler = _Handler(write)
+    """Everything that `onebit.*` logs from INFO on goes to `write`, and only there; of all others, from WARNING on."""
+    logger, root = logging.getLogger("onebit"), logging.getLogger()
+    handler, others = _Handler(write), _Handler(write)
+    others.setLevel(logging.WARNING)
     before = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    logger.propagate = False
+    logger.propagate = False  # else the root logger's handler would write each line again
+    # Without a handler there, logging itself writes what uvicorn and asyncio complain of to stderr, from the event
+    # loop: where nobody reads it, the whole server would stand still.
+    root.addHandler(others)
     try:
         yield
     finally:
+        root.removeHandler(others)
         logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]

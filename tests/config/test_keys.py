@@ -138,6 +138,12 @@ def test_two_of_one_name_or_one_key(tmp_path: Path) -> None:
     assert "3: keys[1].key_env: b has the same key as a" in mistake(tmp_path, same, {"B": SECRET})
     told = mistake(tmp_path, same, {"B": "other"}, api_key=SECRET)
     assert told == "--api-key (or ONEBIT_API_KEY): api-key-1 has the same key as a; a key belongs to one name"
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, same, {"B": "other"}, api_key=SECRET)
+    assert "unset ONEBIT_API_KEY before you serve" in str(caught.value.hint)
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, same, {"B": SECRET}, api_key="other")
+    assert "unset" not in str(caught.value.hint)
     clash = "keys:\n  - {name: api-key-1, key: k1, tier: paid}\n"
     assert "api-key-1 is the name of two keys" in mistake(tmp_path, clash, api_key="k2")
 

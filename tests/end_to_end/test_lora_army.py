@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from onebit.engines.device import Build
 from tests.support.adapters import write_adapter
 from tests.support.mtp import Arch, build_chain_model
-from tests.support.serving import Serving, serving
+from tests.support.serving import Serving, serving, standstill
 
 pytestmark = [pytest.mark.anyio, pytest.mark.engine]
 
@@ -123,6 +124,56 @@ async def test_a_prompt_that_left_its_slot_does_not_come_back_for_other_adapters
             await ask(server, "pirate", list(range(start, start + 160)), 1)
         text, _, _ = await ask(server, "pirate", PROMPT)
         assert text == warm.texts["pirate"]
+
+
+LISTS = {
+    "reordered": "brief: {path: b.gguf}, pirate: {path: a.gguf}",
+    "one less": "brief: {path: b.gguf}",
+    "none": "",
+}
+
+
+@pytest.mark.parametrize("then", LISTS)
+async def test_a_reload_numbers_the_adapters_anew(cpu_build: Build, demo: Path, tmp_path: Path, then: str) -> None:
+    """Those in line chose by the old numbers; nobody may be answered by an adapter that it did not name."""
+    file = write_config(tmp_path, demo, "mimo2")
+    answers: dict[str, tuple[int, Any, Any]] = {}
+    async with serving("--config", file) as server:
+        texts = {name: (await ask(server, SETS[name], PROMPT))[0] for name in ("none", "pirate", "brief")}
+        assert len(set(texts.values())) == 3
+
+        async def one(name: str, number: int, count: int = 12) -> None:
+            body = {"model": "noise", "prompt": PROMPT, "max_tokens": count, "temperature": 0, "ignore_eos": True}
+            answers[f"{name}-{number}"] = await server.post(COMPLETIONS, **body, lora=name)
+
+        async with anyio.create_task_group() as group:
+            with standstill(server):
+                for number in range(3):  # all slots
+                    group.start_soon(one, "none", number, 2)
+                await server.until(lambda es: es[0]["slots_in_use"] == 3)
+                for name in texts:
+                    group.start_soon(one, name, 3)
+                await server.until(lambda es: es[0]["waiting"] == 3)
+                old = (await server.engines())[0]["pid"]
+                listed = f"    adapters: {{{LISTS[then]}}}\n" if LISTS[then] else ""
+                file.write_text(file.read_text().split("    adapters:")[0] + listed)
+                server.process.send_signal(signal.SIGHUP)
+                with anyio.fail_after(server.patience):
+                    while "the config was applied" not in server.text:
+                        await anyio.sleep(0.02)
+        assert (await server.engines())[0]["pid"] != old
+        for name in texts:  # and those that come afterwards
+            await one(name, 4)
+        for name, text in texts.items():
+            for status, answer, headers in (answers[f"{name}-3"], answers[f"{name}-4"]):
+                if name == "none" or name in LISTS[then]:
+                    assert (status, answer["choices"][0]["text"]) == (200, text)
+                else:
+                    assert status == 400 and answer["error"]["param"] == "lora"
+                assert headers.get("x-onebit-lora") in (name, None)
+        async with server.session.get(server.url + "/v1/models") as response:
+            names = [model["id"] for model in (await response.json())["data"]]
+        assert names == ["noise", *(f"noise:{name}" for name in ("brief", "pirate") if name in LISTS[then])]
 
 
 async def test_adapters_in_chats_streams_and_responses(config: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -238,3 +239,21 @@ async def test_garbage_output_is_bounded_and_logged(tmp_path: Path) -> None:
     assert child.tail()[-1] == "last"
     assert max(map(len, child.tail())) <= 4096
     assert (tmp_path / "x.log").stat().st_size > 2_900_000
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+async def test_a_full_disk_is_nothing_that_the_terminal_hears_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onebit.engines.process import Child
+
+    failed: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    (tmp_path / "x.log").symlink_to("/dev/full")
+    child = Child(["/bin/sh", "-c", "echo last"], {"PATH": "/usr/bin:/bin"}, tmp_path / "x.log")
+    assert await child.wait() == 0
+    for thread in threading.enumerate():
+        if thread.name == f"log of {child.pid}":
+            thread.join()
+    assert child.tail() == ["last"]
+    assert failed == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -151,3 +152,18 @@ def test_doctor_looks_at_the_run_folder(home: Path, monkeypatch: pytest.MonkeyPa
     assert found("server", "run folder").mark is Mark.OK
     folder.chmod(0o755)
     assert found("server", "run folder").fix == "chmod 700 onebit, or delete it"
+
+
+def test_doctor_tells_which_folders_cannot_be_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", ".")
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+    (home / "onebit").mkdir(mode=0o700)
+    (home / "state").mkdir()
+    assert found("server", "log folder").detail.endswith(" will be made")
+    access = os.access
+    shut = (Path("onebit"), home / "state")  # modes would not do: root may write everywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in shut and access(path, mode))
+    run, log = found("server", "run folder"), found("server", "log folder")
+    assert (run.mark, run.detail) == (Mark.MISSING, "onebit is not writable")
+    assert log.mark is Mark.WARN and log.detail.startswith(f"{home / 'state'} is not writable")

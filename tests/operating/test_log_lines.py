@@ -83,14 +83,39 @@ def test_an_exception_is_one_line_of_json_and_control_characters_are_for_nobody(
     assert "\x1b" not in text and "error: it [31mfailed\nTraceback" in text
 
 
-def test_only_onebits_own_loggers_are_heard() -> None:
+def test_of_others_only_warnings_are_heard_and_everything_once() -> None:
     heard: list[str] = []
-    with logging_to(lambda record: heard.append(record.getMessage())):
-        logging.getLogger("onebit.models").info("ours")
-        logging.getLogger("onebit.models").debug("too fine")
-        logging.getLogger("elsewhere").warning("theirs")
-    logging.getLogger("onebit.models").info("afterwards")
-    assert heard == ["ours"]
+    theirs = logging.getLogger("elsewhere")
+    before = logging.getLogger().handlers[:]
+    theirs.setLevel(logging.DEBUG)
+    try:
+        with logging_to(lambda record: heard.append(record.getMessage())):
+            logging.getLogger("onebit.models").info("ours")
+            logging.getLogger("onebit.models").debug("too fine")
+            logging.getLogger("onebit.models").error("ours, bad")
+            theirs.info("theirs")
+            theirs.warning("theirs, bad")
+        theirs.warning("afterwards")
+        logging.getLogger("onebit.models").info("afterwards")
+    finally:
+        theirs.setLevel(logging.NOTSET)
+    assert heard == ["ours", "ours, bad", "theirs, bad"]
+    assert logging.getLogger().handlers == before
+
+
+def test_what_uvicorn_says_of_a_broken_app_is_one_line() -> None:
+    records: list[logging.LogRecord] = []
+    with logging_to(records.append):
+        try:
+            raise ValueError("broken")
+        except ValueError as error:
+            logging.getLogger("uvicorn.error").error("Exception in ASGI application\n", exc_info=error)  # its words
+    (record,) = records
+    line = as_json(record)
+    fields = json.loads(line)
+    assert "\n" not in line and fields["exception"].endswith("ValueError: broken")
+    assert (fields["level"], fields["logger"]) == ("error", "uvicorn.error")
+    assert "error: Exception in ASGI application\nTraceback" in plain(for_people(record))
 
 
 def test_a_pipe_that_is_not_read_costs_lines_and_no_time() -> None:

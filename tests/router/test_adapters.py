@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from onebit.errors import InvalidRequest, OnebitError, UnknownModel
 from onebit.router.adapters import Adapters, NamedAdapter, last_user_text
 from onebit.router.endpoints import ENDPOINTS
-from onebit.router.openai import Call, read_call
+from onebit.router.openai import Call, for_engine, read_call
 
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
@@ -29,7 +30,8 @@ def read(path: str = CHAT, /, **fields: Any) -> Call:
 
 
 def sent(call: Call) -> Any:
-    return json.loads(call.body)["lora"]  # of a name given twice, the last
+    body = for_engine(call, MODELS.get(call.model)).body
+    return json.loads(body).get("lora")  # of a name given twice, the last
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,9 @@ def sent(call: Call) -> Any:
 def test_what_a_request_says_and_what_the_engine_is_told(fields: dict[str, Any], names: str, field: Any) -> None:
     call = read(**fields)
     assert (call.lora, sent(call)) == (names, field)
-    assert call.need.adapters == tuple((one["id"], one["scale"]) for one in field)
+    numbers = {"pirate": 1, "brief": 2}
+    own = [{"id": numbers[name], "scale": scale} for name, scale in call.need.adapters or ()]
+    assert [ALWAYS, *sorted(own, key=lambda one: one["id"])] == field
 
 
 @pytest.mark.parametrize("prompt", ["be short", ["be short"], ["hello", "be short"]])
@@ -121,6 +125,23 @@ def test_a_model_without_adapters_is_told_so() -> None:
         call = read(model="plain", stream=True, lora=lora)
         assert (call.lora, call.need.adapters) == (None, None)
         assert sent(call) == []  # it knows neither word
+
+
+def test_engines_that_came_while_it_was_in_line() -> None:
+    """A reload numbers the adapters anew, or takes them away: the call keeps the names that it chose."""
+    calls = {lora: read(lora=lora) for lora in ("pirate", "brief", "none")}
+    anew = Adapters("chat", [], [replace(LISTED[1], id=0)], lambda _: None)
+    assert json.loads(for_engine(calls["brief"], anew).body)["lora"] == [{"id": 0, "scale": 0.5}]
+    assert json.loads(for_engine(calls["none"], anew).body)["lora"] == [{"id": 0, "scale": 0.0}]
+    for adapters, text in ((anew, "was reloaded, and has no adapter 'pirate'"), (None, "has no adapters to choose")):
+        with pytest.raises(InvalidRequest, match=text) as refused:
+            for_engine(calls["pirate"], adapters)
+        assert refused.value.param == "lora"
+    assert json.loads(for_engine(calls["none"], None).body)["lora"] == []  # it would not know the word
+    came = read(model="plain")
+    assert json.loads(for_engine(came, anew).body)["lora"] == [{"id": 0, "scale": 0.0}]
+    with pytest.raises(InvalidRequest, match="cannot keep their prompts apart"):
+        for_engine(read("/v1/embeddings", model="plain", input="x"), anew)
 
 
 def test_endpoints_where_the_engine_heeds_no_adapters() -> None:

@@ -116,17 +116,38 @@ def test_other_endpoints_are_never_changed() -> None:
     [
         (CHAT, {}, 1),
         (CHAT, {"n": 3}, 3),
-        (CHAT, {"n": "3"}, 1),
+        (CHAT, {"n": 3.0}, 3),  # as the engine reads it
+        (CHAT, {"n_cmpl": 3}, 3),  # the engine's own name for it, which comes first
+        (CHAT, {"n_cmpl": 3, "n": 1}, 3),
+        (CHAT, {"n_cmpl": None, "n": 2}, 2),
         (CHAT, {"n": -1}, 1),
         ("/v1/completions", {"prompt": "a"}, 1),
         ("/v1/completions", {"prompt": ["a", "b"], "n": 2}, 4),
         ("/v1/completions", {"prompt": [1, 2, 3]}, 1),
         ("/v1/completions", {"prompt": [[1, 2], [3]]}, 2),
+        ("/v1/completions", {"prompt": ["x", 5, 6]}, 1),  # texts among tokens: one prompt
         ("/v1/embeddings", {"input": ["a", "b", "c"]}, 3),
     ],
 )
 def test_sequences_count_what_decodes_at_once(path: str, fields: dict[str, Any], sequences: int) -> None:
     assert read(path, **fields).need.sequences == sequences
+
+
+@pytest.mark.parametrize("n", ["3", True, 1.5, 1e400, [2]])
+def test_a_number_of_answers_that_is_none(n: Any) -> None:
+    for name in ("n", "n_cmpl"):
+        body = json.dumps({**HELLO, name: n}).replace("Infinity", "1e400")
+        with pytest.raises(InvalidRequest, match="must be a whole number") as caught:
+            read_call(ENDPOINTS[CHAT], body.encode(), ["demo"])
+        assert caught.value.param == name
+
+
+def test_no_client_chooses_its_slot() -> None:
+    """In one that is taken, a request would wait inside the engine, beside all tiers."""
+    asked: list[dict[str, Any]] = [{"id_slot": 0}, {"id_slot": 3, "stream": True}]
+    for fields in asked:
+        assert json.loads(read(**fields).body)["id_slot"] == -1
+    assert "id_slot" not in json.loads(read().body)
 
 
 def test_logprobs_need_an_engine_that_does_not_draft() -> None:

@@ -73,6 +73,8 @@ def test_the_usage_is_that_of_the_whole_answer_however_often_it_gave_way() -> No
         {"tools": [{}]},
         {"logprobs": True},
         {"n": 2},
+        {"n_cmpl": 2},
+        {"max_tokens": 9.5},
         {"max_tokens": 2},
         {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
     ],
@@ -83,8 +85,9 @@ def test_what_cannot_go_on_unseen_does_not(fields: dict[str, Any]) -> None:
     assert continuation(call, begun("a", " b")) is None
 
 
-def test_the_rest_has_the_tokens_that_are_left() -> None:
-    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 9}
+@pytest.mark.parametrize("limit", [9, 9.0])
+def test_the_rest_has_the_tokens_that_are_left(limit: float) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": limit}
     further = continuation(read_call(ENDPOINTS[CHAT], json.dumps(body).encode(), ["m"]), begun("a", " b"))
     assert further is not None
     sent = json.loads(further.body)

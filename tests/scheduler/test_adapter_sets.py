@@ -16,9 +16,9 @@ from tests.scheduler.test_gate import Client, clients, make, settle
 pytestmark = pytest.mark.anyio
 
 BASE: AdapterSet = ()
-A: AdapterSet = ((0, 1.0),)
-B: AdapterSet = ((1, 1.0),)
-HALF_A: AdapterSet = ((0, 0.5),)
+A: AdapterSet = (("a", 1.0),)
+B: AdapterSet = (("b", 1.0),)
+HALF_A: AdapterSet = (("a", 0.5),)
 
 
 def asks(adapters: AdapterSet | None, sequences: int = 1) -> Need:

@@ -123,7 +123,7 @@ def test_the_memory_of_conversations_is_bounded() -> None:
     assert len(ledger._last) == 4096
 
 
-SOME, OTHERS = ((0, 1.0),), ((1, 1.0),)  # sets of adapters
+SOME, OTHERS = (("a", 1.0),), (("b", 1.0),)  # sets of adapters
 
 
 @pytest.mark.parametrize("engines", [1, 2])

@@ -221,6 +221,7 @@ def _tools() -> Iterator[Check]:
 
 def _server() -> Iterator[Check]:
     yield _run_folder()
+    yield _log_folder()
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -251,7 +252,23 @@ def _run_folder() -> Check:
     if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o077:
         text = f"{folder} is open to other users, or is theirs"
         return Check("server", "run folder", Mark.WARN, text, f"chmod 700 {folder}, or delete it")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        fix = f"chmod 700 {folder}, or set XDG_RUNTIME_DIR to a folder of your own"
+        return Check("server", "run folder", Mark.MISSING, f"{folder} is not writable", fix)
     return Check("server", "run folder", Mark.OK, str(folder))
+
+
+def _log_folder() -> Check:
+    """A server starts without it, but `onebit logs` has nothing to show."""
+    from onebit import paths
+
+    folder = there = paths.log_dir()
+    while not os.path.lexists(there):
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        text = f"{there} is not writable: what engines print will be lost"
+        return Check("server", "log folder", Mark.WARN, text, "set XDG_STATE_HOME to a folder of your own")
+    return Check("server", "log folder", Mark.OK, str(folder) if there == folder else f"{folder} will be made")
 
 
 def _gib(size: int) -> str:

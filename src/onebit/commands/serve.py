@@ -256,7 +256,8 @@ def serve(
     given = {
         name: value
         for name, value in context.params.items()
-        if value is not None and name not in ("config", "model_argument")
+        # Typer gives () for a repeatable flag that was not used: that would override the file's setting.
+        if value is not None and value != () and name not in ("config", "model_argument")
     }
     if model_argument is not None:
         if model is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def server_log(log_format: str) -> Iterator[None]:
-    """Show what `onebit.*` logs, and, where stderr is no terminal, let nothing that is printed there block.
+    """Show what is logged, and, where stderr is no terminal, let nothing that is printed there block.
 
     `log_format`: human, json, or auto: human on a terminal, else json.
     """

@@ -93,7 +93,7 @@ def _screen(url: str | None, latest: dict[str, Any]) -> RenderableType:
     from onebit.commands.status_view import view
     from onebit.errors import NoServer
 
-    note = Text("")
+    note: RenderableType = Group()  # nothing
     try:
         base = server_state.address(url)  # asked anew: one that was started again may have another port
         latest.update(base=base, state=server_state.fetch(base), at=time.strftime("%H:%M:%S"))
@@ -101,8 +101,8 @@ def _screen(url: str | None, latest: dict[str, Any]) -> RenderableType:
         note = Text(f"{error.message}; trying again\n", style="red")
     if not latest:
         return Group(note, Text("q ends", style="dim"))
-    foot = Text(f"as of {latest['at']}, q ends", style="dim")
-    return Group(view(latest["base"], latest["state"], screen=True), Text(""), note, foot)
+    head = Text(f"as of {latest['at']}, q ends\n", style="dim")  # first: a small terminal cuts off what is last
+    return Group(note, head, view(latest["base"], latest["state"], screen=True))
 
 
 @contextmanager

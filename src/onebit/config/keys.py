@@ -53,13 +53,15 @@ def read_keys(config: ServeConfig, environ: Mapping[str, str] | None = None) -> 
                 keys.append((place, Key(f"api-key-{number}", secret, Tier.PAID)))
         except _Unreadable as why:
             wrong.append(f"{place}: {why}")
+    hint = "keys are kept in variables (key_env, ONEBIT_API_KEY) or in files of mode 0600 (key_file, --api-key-file)"
+    if not wrong and _given_again(config, keys):
+        hint = (
+            "`onebit serve` takes ONEBIT_API_KEY as one more key, while status, top and reload send it:"
+            " unset ONEBIT_API_KEY before you serve, or give the new key another value"
+        )
     wrong += _twice(keys)
     if wrong:
-        raise ConfigError(
-            "\n".join(wrong),
-            hint="keys are kept in variables (key_env, ONEBIT_API_KEY) or in files of mode 0600"
-            " (key_file, --api-key-file)",
-        )
+        raise ConfigError("\n".join(wrong), hint=hint)
     return tuple(key for _, key in keys)
 
 
@@ -147,6 +149,15 @@ def _mode(file: Path) -> int:
         return file.stat().st_mode
     except OSError:
         return 0
+
+
+def _given_again(config: ServeConfig, keys: list[tuple[str, Key]]) -> bool:
+    """Does ONEBIT_API_KEY (or --api-key) hold a key that stands elsewhere too? It may be set for `onebit status`."""
+    if config.source.from_file("api_key"):
+        return False
+    flag = config.source.place(("api_key",))
+    given = {key.secret for place, key in keys if place == flag}
+    return any(key.secret in given for place, key in keys if place != flag)
 
 
 def _twice(keys: list[tuple[str, Key]]) -> list[str]:

@@ -49,6 +49,11 @@ def load(given: Mapping[str, Any], file: Path | None = None) -> ServeConfig:
     source = Source(file, lines, frozenset(given))
     if file is not None:
         settings = anchored(settings, file.parent)
+    if settings.get("models") == {}:  # as if it were not there, the demo would be served
+        raise ConfigError(
+            f"{source.place(('models',))} is empty; name a model below it, like `chat: {{path: qwen.gguf}}`,"
+            " or take the line away"
+        )
     try:
         return ServeConfig.model_validate({**settings, **given}).read_from(source)
     except ValidationError as error:
@@ -71,6 +76,10 @@ _PLAINER = {
     "tuple_type": "it is a list, like `[a, b]`",
     "string_pattern_mismatch": "letters, digits, `_`, `.` and `-` only, a letter or digit first",
 }
+_LISTS = {  # of what, where `[a, b]` would not say it
+    "engine_args": 'it is a list, like `["--temp", "0.2"]`',
+    **dict.fromkeys(("parallel", "n_gpu_layers", "threads"), "a whole number, or a list of them, like `[8, 16]`"),
+}
 
 
 def _problem(error: Any, source: Source) -> str:
@@ -90,6 +99,8 @@ def _problem(error: Any, source: Source) -> str:
         near = get_close_matches(str(error["input"]), error["ctx"]["expected"].replace("'", "").split(" or "), n=1)
         message += f"; did you mean {near[0]}?" if near else ""
     message = _PLAINER.get(kind, message)
+    if kind == "tuple_type":
+        message = _LISTS.get(str(loc[-1]), message)
     return f"{place}: {message[:1].lower()}{message[1:]}"
 
 

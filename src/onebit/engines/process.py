@@ -122,7 +122,8 @@ class Child:
             self._ring.append(text)
             self._log.handle(logging.LogRecord("engine", logging.INFO, "", 0, text, None, None))
         pipe.close()
-        self._log.close()
+        with suppress(OSError):  # on a full disk it fails once more over the lines that could not be written
+            self._log.close()
 
     def _reap(self) -> None:
         self._process.wait()

@@ -134,6 +134,7 @@ class Arbiter:
     async def _until_leave(self, name: str, home: Home) -> None:
         loaded = measured = False
         while not home.leave.is_set():
+            news = home.news  # taken first: what is told while it is measured must not be slept through
             states = {engine.state for engine in home.engines}
             if State.READY in states and not loaded:
                 loaded = True
@@ -147,7 +148,7 @@ class Arbiter:
                     self._book.measured(name, held)
             if not home.leave.is_set():
                 with anyio.move_on_after(_MEASURE_EVERY_S if measured else None):
-                    await home.news.wait()
+                    await news.wait()
 
     async def _either(self, emptied: Awaitable[None], home: Home) -> None:
         """Until it is empty, or its engines have ended by themselves."""

@@ -33,8 +33,7 @@ class Chosen:
     """What a request is answered with."""
 
     names: str  # "pirate", "pirate,brief", or "none": for the client
-    adapters: AdapterSet  # for the gate: equal ones decode together
-    field: bytes  # for the engine: what its `lora` must be
+    adapters: AdapterSet  # for the gate: equal ones decode together; for the engine: see `Adapters.field`
 
 
 class Adapters:
@@ -46,8 +45,9 @@ class Adapters:
         self._always = dict(enumerate(always))
         self._order = tuple(listed)
         self._suit = suit
-        self._base = self._chosen(())
-        self._single = {adapter.name: self._chosen(((adapter, adapter.scale),)) for adapter in listed}
+        self._base = _chosen(())
+        self._single = {adapter.name: _chosen(((adapter, adapter.scale),)) for adapter in listed}
+        self._fields = {one.adapters: self._field(one.adapters) for one in (self._base, *self._single.values())}
 
     def choose(self, named: str | None, fields: Mapping[str, Any]) -> Chosen:
         """What a request gets. `named`: the adapter in its model's name; `fields`: its body.
@@ -72,7 +72,7 @@ class Adapters:
             found = self._suit(text) if text else None
             return self._base if found is None else self._single[self._order[found].name]
         if isinstance(asked, str):
-            return self._chosen((self._pick(asked),))
+            return _chosen((self._pick(asked),))
         if isinstance(asked, list):
             return self._several(asked)
         raise InvalidRequest(_FORM, param="lora")
@@ -83,7 +83,23 @@ class Adapters:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise InvalidRequest(f"'lora' names {twice} twice", param="lora")
-        return self._chosen(picked)
+        return _chosen(picked)
+
+    def field(self, chosen: AdapterSet) -> bytes:
+        """What the body's `lora` must be for these engines. Raises InvalidRequest: they have one of them no more."""
+        return self._fields.get(chosen) or self._field(chosen)
+
+    def _field(self, chosen: AdapterSet) -> bytes:
+        gone = next((name for name, _ in chosen if name not in self.listed), None)
+        if gone is not None:
+            raise self._unknown(
+                gone, InvalidRequest, f"the model {self.model} was reloaded, and has no adapter", "lora"
+            )
+        scales = self._always | {self.listed[name].id: scale for name, scale in chosen}
+        # Never an empty list: llama-server takes that for "as at the start", and then keeps a slot's prompt although
+        # another set computed it. Adapters that are not listed have the scale 0.
+        listed = scales or {0: 0.0}
+        return json.dumps([{"id": number, "scale": scale} for number, scale in sorted(listed.items())]).encode()
 
     def _pick(self, one: Any) -> tuple[NamedAdapter, float]:
         scale: Any = None
@@ -104,19 +120,15 @@ class Adapters:
             )
         return adapter, float(scale)
 
-    def _chosen(self, picked: Sequence[tuple[NamedAdapter, float]]) -> Chosen:
-        scales = self._always | {adapter.id: scale for adapter, scale in picked if scale}
-        # Never an empty list: llama-server takes that for "as at the start", and then keeps a slot's prompt although
-        # another set computed it. Adapters that are not listed have the scale 0.
-        listed = scales or {0: 0.0}
-        field = json.dumps([{"id": number, "scale": scale} for number, scale in sorted(listed.items())])
-        names = ",".join(adapter.name for adapter, scale in picked if scale)
-        return Chosen(names or "none", tuple(sorted(scales.items())), field.encode())
-
     def _unknown(self, name: str, kind: type[OnebitError], what: str, param: str) -> OnebitError:
         near = get_close_matches(name, self.listed, n=3, cutoff=0.5)
         hint = "did you mean " + " or ".join(near) + "?" if near else f"there are {_some(list(self.listed))}"
         return kind(f"{what} {name[:200]!r}", hint=hint, param=param)
+
+
+def _chosen(picked: Sequence[tuple[NamedAdapter, float]]) -> Chosen:
+    used = [(adapter.name, scale) for adapter, scale in picked if scale]
+    return Chosen(",".join(name for name, _ in used) or "none", tuple(sorted(used)))
 
 
 def no_adapters(model: str, named: str | None, fields: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ from onebit.router.client_side import PARTS
 from onebit.router.endpoints import ENDPOINTS
 from onebit.router.journal import Entry
 from onebit.router.keyring import KeyRing
-from onebit.router.openai import Call, read_call
+from onebit.router.openai import Call, for_engine, read_call
 from onebit.router.pool import Pool
 from onebit.router.relay import relay
 from onebit.router.reply import Receive, Reply, Send
@@ -84,6 +84,9 @@ class App:
         except OnebitError as error:
             if not reply.begun:
                 await reply.error(error)
+        except asyncio.CancelledError:  # uvicorn's, when it ends: the body was still on its way
+            if not reply.begun:
+                await reply.error(Interrupted("the server is shutting down"))
         except Exception:
             _log.exception("request %s failed", request_id.decode())
             if not reply.begun:
@@ -102,7 +105,6 @@ class App:
         if endpoint is None:
             await self._admin.answer(path, reply)
         elif who is not None and (body := await self._body(headers, receive)) is not None:
-            self._held += len(body)
             entry = Entry(request_id.decode(), path, who.name, began=monotonic())
             try:
                 session = headers.get(b"x-session-id", b"").decode("latin-1")
@@ -120,29 +122,39 @@ class App:
             finally:
                 self._held -= len(body)
                 entry.status, entry.first = reply.status or entry.status, reply.first
+                if entry.outcome == "ok" and entry.status >= 400:
+                    entry.outcome = "engine_error"  # its own, passed on
                 self.journal.close(entry)
 
     def _adapters_of(self, model: str) -> Adapters | None:
         return self.pools[model].adapters
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
-        """The whole body; None when the client left before it was complete."""
+        """The whole body; None when the client left before it was complete. What it returns counts as held."""
         if int(headers.get(b"content-length", b"0")) > self.max_body:
             raise await self._too_large(receive)
         parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self.max_body:
-                raise await self._too_large(receive, more=message.get("more_body", False))
-            if self._held + size > _MAX_HELD:
-                raise QueueFull("the requests in work and in line fill the memory set aside for them", retry_after=1)
-            if not message.get("more_body"):
-                return b"".join(parts)
+        size, whole = 0, False
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                self._held += len(parts[-1])  # at once: a body may never become whole
+                if size > self.max_body:
+                    raise await self._too_large(receive, more=message.get("more_body", False))
+                if self._held > _MAX_HELD:
+                    raise QueueFull(
+                        "the requests in work and in line fill the memory set aside for them", retry_after=1
+                    )
+                if not message.get("more_body"):
+                    whole = True
+                    return b"".join(parts)
+        finally:
+            if not whole:
+                self._held -= size
 
     async def _too_large(self, receive: Receive, *, more: bool = True) -> BodyTooLarge:
         """The refusal, once some of the rest has been read and dropped.
@@ -197,7 +209,8 @@ class App:
                 with stint:
                     lease.on_stop(stint.stop)
                     try:
-                        await _exchange(pool.engines[lease.engine], call, lease.slots, reply, entry, progress)
+                        sent = for_engine(call, pool.adapters)
+                        await _exchange(pool.engines[lease.engine], sent, lease.slots, reply, entry, progress)
                     except EngineLost as error:
                         lost = error
             if reply.ended or (lost is None and lease.stopped is None):

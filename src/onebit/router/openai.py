@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from onebit.errors import InvalidRequest, UnknownModel
-from onebit.router.adapters import Adapters, Chosen, no_adapters
+from onebit.router.adapters import Adapters, no_adapters
 from onebit.router.endpoints import Endpoint
+from onebit.router.engine_fields import check_engine_fields
 from onebit.scheduler.choose import Need
 
 _PREFIX_CHARS = 1024  # of a prompt: enough to tell two conversations apart
@@ -17,7 +18,7 @@ _PREFIX_CHARS = 1024  # of a prompt: enough to tell two conversations apart
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, read. `body` is what goes to the engine."""
+    """One request, read. `body` is what goes to the engine, but for its adapters (see `for_engine`)."""
 
     endpoint: Endpoint
     model: str
@@ -63,7 +64,10 @@ def read_call(
     tier = fields.get("service_tier")
     if tier is not None and not isinstance(tier, str):
         raise InvalidRequest("'service_tier' must be a string", param="service_tier")
+    check_engine_fields(fields)
     need = _need(fields, endpoint, session)
+    if endpoint.leased and fields.get("id_slot") is not None:
+        body = _with(body, b'"id_slot":-1')  # in one that is taken the request would wait, where no tier counts
     adapters = adapters_of(model)
     if adapters is None:
         no_adapters(model, named, fields)
@@ -71,21 +75,36 @@ def read_call(
             body = _with(body, b'"lora":[]')  # the engine knows neither "auto" nor "none"
         call = Call(endpoint, model, bool(stream), body, need, tier)
     else:
-        chosen = _chosen(adapters, endpoint, named, fields)
-        need = replace(need, adapters=chosen.adapters)
-        body = _with(body, b'"lora":' + chosen.field) if endpoint.lora else body
-        call = Call(endpoint, model, bool(stream), body, need, tier, chosen.names)
+        chosen = adapters.choose(named, fields)
+        _check_takes_adapters(endpoint, model)
+        call = Call(endpoint, model, bool(stream), body, replace(need, adapters=chosen.adapters), tier, chosen.names)
     return call if not call.assembled else replace(call, body=_with(call.body, _STREAMED))
 
 
-def _chosen(adapters: Adapters, endpoint: Endpoint, named: str | None, fields: Mapping[str, Any]) -> Chosen:
-    chosen = adapters.choose(named, fields)
+def for_engine(call: Call, adapters: Adapters | None) -> Call:
+    """A call with a slot, as the engine that has it must be asked. `adapters`: those of the model's engines of now.
+
+    Only now, for a reload may have given the model other adapters, or the same ones other numbers, while the call was
+    in line. Raises InvalidRequest when what it chose is gone, or there are adapters where its endpoint takes none.
+    """
+    if adapters is not None:
+        _check_takes_adapters(call.endpoint, call.model)
+        return replace(call, body=_with(call.body, b'"lora":' + adapters.field(call.need.adapters or ())))
+    if call.need.adapters:
+        raise InvalidRequest(
+            f"the model {call.model} was reloaded, and has no adapters to choose from",
+            hint="leave 'lora' out",
+            param="lora",
+        )
+    return call if call.lora is None else replace(call, body=_with(call.body, b'"lora":[]'))
+
+
+def _check_takes_adapters(endpoint: Endpoint, model: str) -> None:
     if endpoint.instead:
         raise InvalidRequest(
-            f"{adapters.model} has adapters, and llama-server cannot keep their prompts apart at {endpoint.path}",
+            f"{model} has adapters, and llama-server cannot keep their prompts apart at {endpoint.path}",
             hint=endpoint.instead,
         )
-    return chosen
 
 
 def _parse(body: bytes) -> dict[str, Any]:
@@ -130,14 +149,26 @@ def _model(fields: Mapping[str, Any], endpoint: Endpoint, models: Collection[str
 
 def _need(fields: Mapping[str, Any], endpoint: Endpoint, session: str | None) -> Need:
     several = fields.get(endpoint.sequences) if endpoint.sequences else None
-    # A list of numbers is one prompt, given as tokens.
-    inputs = len(several) if isinstance(several, list) and several and not isinstance(several[0], int) else 1
-    answers = fields.get("n")
-    answers = answers if isinstance(answers, int) and answers > 0 else 1
+    # A list with a number in it is one prompt, given as tokens, or as tokens and texts.
+    one = not isinstance(several, list) or any(isinstance(part, int | float) for part in several)
+    inputs = 1 if one or not several else len(several)
+    answers = _answers(fields)
     logprobs = fields.get("logprobs") or fields.get("top_logprobs") or fields.get("n_probs")
     return Need(
         sequences=inputs * answers, answers=answers, plain=bool(logprobs), conversation=_conversation(fields, session)
     )
+
+
+def _answers(fields: Mapping[str, Any]) -> int:
+    """How many answers the engine will give. `n` is its second name for the number, and 3.0 is 3 to it."""
+    for name in ("n_cmpl", "n"):
+        value = fields.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+            raise InvalidRequest(f"'{name}' must be a whole number", param=name)
+        return max(1, int(value))
+    return 1
 
 
 def _conversation(fields: Mapping[str, Any], session: str | None) -> int | None:

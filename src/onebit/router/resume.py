@@ -16,7 +16,7 @@ from onebit.router.openai import Call
 _CHAT, _TEXT = "/v1/chat/completions", "/v1/completions"
 _NOT_CONTINUED = (
     *("response_format", "json_schema", "grammar", "tools", "tool_choice", "functions", "logprobs", "top_logprobs"),
-    *("n_probs", "echo", "suffix", "best_of", "stop_at", "return_tokens", "return_progress"),
+    *("n_probs", "n_cmpl", "echo", "suffix", "best_of", "stop_at", "return_tokens", "return_progress"),
 )
 _DONE = b"[DONE]"
 
@@ -69,10 +69,10 @@ def continuation(call: Call, progress: Progress) -> Call | None:
             return None
         fields["messages"] = [*messages, {"role": "assistant", "content": progress.text}]
     for name in ("max_tokens", "max_completion_tokens", "n_predict"):
-        if isinstance(limit := fields.get(name), int) and limit >= 0:
-            if limit <= progress.tokens:
+        if isinstance(limit := fields.get(name), int | float) and limit >= 0:
+            if limit <= progress.tokens or limit != limit // 1:
                 return None
-            fields[name] = limit - progress.tokens
+            fields[name] = int(limit) - progress.tokens  # 40.0 is 40 to the engine
     return replace(call, body=json.dumps(fields, ensure_ascii=False).encode())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
-AdapterSet = tuple[tuple[int, float], ...]
+AdapterSet = tuple[tuple[str, float], ...]  # names and scales: engines started later may number them anew
 """Adapters by number, and their scales, in order. Empty: the model as it is."""
 
 
