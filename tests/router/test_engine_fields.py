@@ -18,6 +18,10 @@ from onebit.router.engine_fields import check_engine_fields
         ("dry_penalty_last_n", 2**31 - 1),
         ("grammar", "root ::= " + "(" * 20_000),
         ("grammar", "root ::= " + "(" * 600 + '"a"' + ")" * 600),
+        ("grammar", 'root ::= # "\n' + "(" * 600 + '"a"' + ")" * 600 + '# "'),  # the quotes are in comments
+        ("grammar", "root ::= " + '(")" ' * 600),  # what closes is text
+        ("grammar", 'root ::= <"> ' + "(" * 20_000 + '<">'),  # whatever else an engine may take for text
+        ("grammar", "root ::= " + "[" * (1 << 20)),
         ("grammar_triggers", [{"type": 99, "value": "("}]),
         ("grammar_triggers", [{"value": "x"}]),
         ("grammar_triggers", "x"),
@@ -38,6 +42,7 @@ def test_refused(field: str, value: Any) -> None:
         ("dry_penalty_last_n", "64"),
         ("grammar", 'root ::= ("a" | "b") [(] ' + '"(" ' * 600),  # brackets that are text
         ("grammar", "root ::= " + '("a") ' * 600),  # side by side
+        ("grammar", "root ::= " + "[" * 900_000 + '"(" ' * 600),  # in time: what is not closed is read once
         ("grammar_triggers", []),
         ("grammar_triggers", [{"type": 1, "value": "x"}]),
     ],

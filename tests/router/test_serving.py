@@ -96,6 +96,13 @@ async def test_waiters_are_served_in_their_order_and_the_line_is_bounded(serve: 
         assert log["max_processing"] == 1
 
 
+async def test_an_error_of_the_engines_own_is_passed_on_and_logged_as_one(serve: Serve) -> None:
+    async with serve({"error_status": 400}, "--parallel", "1") as server:
+        status, answer, _ = await server.post(CHAT, **body())
+        assert status == 400 and "error" in answer
+        await server.until(lambda _: '"outcome": "engine_error", "status": 400' in server.text)
+
+
 async def test_a_deadline_in_line_is_a_503_with_the_time_to_wait(serve: Serve) -> None:
     async with serve({"stall_after_chunks": 1}, "--parallel", "1", "--max-wait", "0.2") as server:
         async with anyio.create_task_group() as group:

@@ -14,9 +14,14 @@ from onebit.errors import InvalidRequest
 _LAST_N = ("repeat_last_n", "dry_penalty_last_n")
 _MAX_LAST_N = 1 << 20
 
-# It reads a grammar by recursion: 20,000 brackets were the end of it, and of everybody's answers (SIGSEGV).
+# It reads a grammar by recursion: 20,000 brackets in one another were the end of it, and of everybody's answers
+# (SIGSEGV), 16,000 were not. All brackets are counted as well, for what is text among them is the engine's to say.
 _MAX_DEPTH = 500
-_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]')  # literals and character classes
+_MAX_BRACKETS = 5_000
+_MAX_GRAMMAR = 1 << 20  # characters; larger ones would hold up the router as they are read
+# Literals, character classes and comments, to the end where they are not closed: nothing is read twice.
+_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|#[^\n]*|[()]', re.DOTALL)
+_STEPS = {"(": 1, ")": -1}
 _TRIGGERS = (0, 1, 2, 3)  # its kinds; for another it aborts
 
 
@@ -27,8 +32,8 @@ def check_engine_fields(fields: Mapping[str, Any]) -> None:
         if isinstance(value, int | float) and value > _MAX_LAST_N:
             raise InvalidRequest(f"'{name}' must be at most {_MAX_LAST_N}", param=name)
     grammar = fields.get("grammar")
-    if isinstance(grammar, str) and grammar.count("(") > _MAX_DEPTH and _depth(grammar) > _MAX_DEPTH:
-        raise InvalidRequest(f"'grammar' has more than {_MAX_DEPTH} brackets in one another", param="grammar")
+    if isinstance(grammar, str):
+        _check_grammar(grammar)
     triggers = fields.get("grammar_triggers")
     if triggers and not (isinstance(triggers, list) and all(map(_is_trigger, triggers))):
         raise InvalidRequest(
@@ -41,7 +46,12 @@ def _is_trigger(one: Any) -> bool:
     return isinstance(kind, int) and kind in _TRIGGERS
 
 
-def _depth(grammar: str) -> int:
-    """Of its brackets. One that is never closed counts to the end."""
-    brackets = (1 if c == "(" else -1 for c in _QUOTED.sub("", grammar) if c in "()")
-    return max(accumulate(brackets), default=0)
+def _check_grammar(grammar: str) -> None:
+    if len(grammar) > _MAX_GRAMMAR:
+        raise InvalidRequest(f"'grammar' is over {_MAX_GRAMMAR} characters", param="grammar")
+    if max(grammar.count("("), grammar.count(")")) > _MAX_BRACKETS:
+        raise InvalidRequest(f"'grammar' has more than {_MAX_BRACKETS} brackets", param="grammar")
+    if grammar.count("(") > _MAX_DEPTH:
+        depths = accumulate(_STEPS.get(token, 0) for token in _TOKENS.findall(grammar))
+        if max(depths, default=0) > _MAX_DEPTH:
+            raise InvalidRequest(f"'grammar' has more than {_MAX_DEPTH} brackets in one another", param="grammar")
